@@ -1,14 +1,11 @@
 """The keys of a spec, from the dataclasses: types, names of types, and the nearest known name."""
 
-import contextlib
 import dataclasses
 import difflib
 import json
-import re
-import shlex
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,14 +15,6 @@ from ..contract.spec import SECTIONS, Scalar, Spec
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
 _PLURALS = {int: "whole numbers", float: "numbers"}
-# Names of a key in other projects, with the hint that names the key here.
-_OTHER_NAMES = {
-    "batch_size": "write train.micro_batch_size (samples per rank and forward pass), or "
-    "train.global_batch_size (samples per step on all ranks together)",
-    "learning_rate": "write train.lr",
-    **dict.fromkeys(("steps", "num_steps", "total_steps", "max_iters"), "write train.max_steps"),
-    **dict.fromkeys(("num_epochs", "max_epochs"), "write train.epochs"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,58 +148,25 @@ def is_text(path: KeyPath, is_override: bool) -> bool:
     return int not in kinds and (is_override or "pattern" in key.limits)
 
 
-def words_in(text: str) -> list[str]:
-    """Return the words that a shell makes of a text; code after `-c` and JSON are one word."""
-    words = text.split(maxsplit=1)
-    if words[:1] != ["-c"] and "".join(words[1:])[:1] not in ("{", "["):
-        with contextlib.suppress(ValueError):  # a quote that is not closed
-            return shlex.split(text)
-    return words
-
-
-def listed(words: Iterable[str]) -> str:
-    """Return a list of texts as YAML has it: [--lr, 0.1]."""
-    is_plain = re.compile(r"(?!null$)[-\w./=+]*[\w/]").fullmatch
-    return f"[{', '.join(x if is_plain(x) else json.dumps(x, ensure_ascii=False) for x in words)}]"
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like `name`; None if none is like it."""
     matches = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
-def list_hint(text: str, is_value: Callable[[str], bool]) -> str:
-    """Return which command takes a list of values, as in `0.01,0.1`; empty if it is no such list.
-
-    is_value: whether a text alone is a value of the key.
-    """
-    items = [item.strip() for item in text.split(",")]
-    is_list = len(items) > 1 and all(map(is_value, items))
-    hint = "the command sweep takes several values: on its command line, or in sweep.grid"
-    return hint if is_list else ""
-
-
 def unknown_key_hint(path: KeyPath) -> str:
     """Return what to write in place of a key that does not exist."""
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])
-    full = {key.dotted: key for key in keys().values()}
-    if name in full and not section:
-        return f"write it nested: {_nested(full[name].path)}"
-    moved = [key.dotted for key in keys().values() if key.path[-1] == name]
-    if moved:
-        return f"did you mean {' or '.join(moved)}?"
-    if name in _OTHER_NAMES:
-        return _OTHER_NAMES[name]
+    names = {key.path[-1]: key.dotted for key in keys().values()}
+    if "." in name:
+        return "write it nested, such as {slurm: {nodes: 2}}"
+    if name in names:
+        return f"did you mean {names[name]}?"
     if guess := nearest(name, siblings):
         return f"did you mean {guess}?"
     if section == "slurm":
         return f"write other sbatch options below slurm.sbatch_args; known: {', '.join(siblings)}"
-    if guess := nearest(name, [key.path[-1] for key in full.values()]):
-        return f"did you mean {next(key.dotted for key in full.values() if guess in key.path)}?"
+    if guess := nearest(name, names):
+        return f"did you mean {names[guess]}?"
     return f"known: {', '.join(siblings or filter(None, sections()))}"
-
-
-def _nested(path: tuple[str, ...]) -> str:
-    return "{" + ": {".join(path) + ": ..." + "}" * len(path)

@@ -14,7 +14,6 @@ from ..base import installation
 from ..contract.problems import Place, Problem, SpecError
 from ..plugins import PLUGINS
 from . import overrides, validate, yaml_reader
-from .keys import nearest
 from .loaded import LoadedSpec
 from .yaml_reader import Document
 
@@ -100,22 +99,7 @@ def _refused(where: object, what: str, hint: str) -> SpecError:
 
 
 def _other_files(path: Path) -> str:
-    """Return a hint: the spec with the nearest name, or the YAML files in the folder.
-
-    Specs are looked for in the folder of `path` and in configs/; `.yaml` may be left out.
-    """
+    """Return a hint: the YAML files in the folder; hidden ones are settings of other tools."""
     folder = path if os.path.isdir(path) else path.parent
-    places = {
-        name.removesuffix(".yaml"): place
-        for place in (Path("configs"), folder)
-        for name in _specs_in(place)
-    }
-    if guess := nearest(path.stem, places):
-        return f"did you mean {places[guess] / guess}.yaml?"
-    listed = ", ".join(_specs_in(folder)[:20])
+    listed = ", ".join(sorted(glob.glob("*.yaml", root_dir=folder))[:20])
     return f"{folder} has {listed}" if listed else "configs/ has examples"
-
-
-def _specs_in(folder: Path) -> list[str]:
-    """Return the names of the YAML files in a folder; hidden ones are settings of other tools."""
-    return sorted(glob.glob("*.yaml", root_dir=folder))

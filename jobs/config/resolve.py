@@ -74,7 +74,7 @@ def _absolute(path: str) -> str:
 
 
 def canonical(spec: Spec) -> Spec:
-    """Return the spec with times, mode and sbatch's options in their canonical form."""
+    """Return the spec with nodes, times, mode and sbatch's options in canonical form."""
     sbatch_args = {}
     for name, value in spec.slurm.sbatch_args.items():
         option = name.replace("_", "-")
@@ -84,5 +84,6 @@ def canonical(spec: Spec) -> Spec:
                 duration.canonical(duration.parse(str(value))) if is_time else value
             )
     time = duration.canonical(duration.parse(spec.slurm.time))
-    slurm = dataclasses.replace(spec.slurm, time=time, sbatch_args=sbatch_args)
+    nodes = spec.slurm.nodes if spec.slurm.is_range else spec.slurm.most_nodes
+    slurm = dataclasses.replace(spec.slurm, nodes=nodes, time=time, sbatch_args=sbatch_args)
     return dataclasses.replace(spec, slurm=slurm, dir_mode=f"{int(spec.dir_mode, 8):04o}")

@@ -1,12 +1,10 @@
 """Checks a parsed document: returns its spec, or raises every problem with its place."""
 
-import contextlib
 import dataclasses
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from .. import hooks
@@ -15,29 +13,12 @@ from ..contract.spec import SECTIONS, Spec
 from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
-from .keys import (
-    Key,
-    as_whole,
-    choices,
-    fits,
-    is_one_of,
-    keys,
-    list_hint,
-    listed,
-    nearest,
-    type_at,
-    type_name,
-    unknown_key_hint,
-    words_in,
-)
-from .yaml_reader import Document, scalar
+from .keys import Key, choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
+from .yaml_reader import Document
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
-_NODES: KeyPath = ("slurm", "nodes")
-_RANGE = re.compile("([1-9][0-9]*)-([1-9][0-9]*)")
 _CONTROL = re.compile(f"[{CONTROL}]")
-_LISTS_OF_WORDS = ("args", "command_prefix", "srun_args")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.contract.spec: whether a value keeps it, and its words.
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
@@ -45,9 +26,10 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
     "gt": (operator.gt, "must be greater than"),
     "le": (operator.le, "must be at most"),
     "lt": (operator.lt, "must be less than"),
-    "pattern": (lambda value, pattern: re.fullmatch(pattern, value), "must match"),
+    "pattern": (lambda value, pattern: re.fullmatch(pattern, str(value)), "must match"),
 }
 _HINTS: dict[KeyPath, str] = {
+    ("slurm", "nodes"): "write a number, or a range such as 6-8",
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
     ("dir_mode",): "write 0700, 0750 or 0755: only its owner writes a run; submit --from continues "
     "another user's",
@@ -120,8 +102,6 @@ def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
     if isinstance(slurm, dict):
         if "time" in slurm:
             yield from _time(document, _TIME, slurm["time"])
-        if "nodes" in slurm:
-            yield from _nodes(document, slurm["nodes"])
         if isinstance(slurm.get("sbatch_args"), dict):
             yield from _sbatch_args(document, slurm["sbatch_args"])
 
@@ -167,24 +147,6 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
             yield Problem(path, f"{format_value(value)} {error}", _TIME_HINT)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield Problem(path, f"{format_value(value, written)} is not a time", _TIME_HINT)
-
-
-def _nodes(document: Document, value: Any) -> Iterator[Problem]:
-    """Refuse what is neither a whole number nor a range of two."""
-    node = document.nodes.get(_NODES)
-    unquoted = node.written if node else None
-    written = format_value(value, unquoted)
-    bounds = _RANGE.fullmatch(value) if isinstance(value, str) else None
-    if type(value) is int:
-        if value < 1:
-            yield Problem(_NODES, f"must be at least 1, not {written}")
-    elif bounds is None:
-        text = value if isinstance(value, str) else ""
-        hint = list_hint(text, str.isdecimal) or _number_hint(int, text, unquoted)
-        hint = hint or "write a range as 6-8"
-        yield Problem(_NODES, f"must be a whole number, not {written}", hint)
-    elif int(bounds[1]) > int(bounds[2]):
-        yield Problem(_NODES, f"{written} is backwards", f"write {bounds[2]}-{bounds[1]}")
 
 
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
@@ -258,42 +220,14 @@ def _spec(values: dict[str, Any]) -> Spec:
     )
 
 
-def _number_hint(wanted: Any, text: str, written: str | None) -> str:
-    """Return how to write a text that is a number of a type, such as 1_000; else ""."""
-    plain = re.sub("(?<=[0-9])_(?=[0-9])", "", text)
-    with contextlib.suppress(ValueError):
-        number = as_whole(scalar(plain), wanted)
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if is_number and math.isfinite(number) and fits(number, wanted):
-            return f"write {plain}" + ("" if written else " without quotes")
-    return ""
-
-
-def _is_value_of(wanted: Any, value: str) -> bool:
-    return bool(_number_hint(wanted, value, None)) or value in choices(wanted)
-
-
 def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
     """Return how to write a value of the wrong type; empty if the problem itself shows it."""
     wanted = type_at(path)
     if path in _HINTS:
         return _HINTS[path].format(written)
-    if is_one_of(str, wanted):
-        if isinstance(value, (bool, int, float)):
-            return f'quote it: "{format_value(value, written)}"'
-        return 'quote the whole text: ": " makes a mapping of it' if isinstance(value, dict) else ""
-    if is_one_of(list, wanted) and isinstance(value, (str, int, float)):
-        if isinstance(value, str) and path[-1] in _LISTS_OF_WORDS:
-            return f"write {listed(words_in(value))}"
-        return f"write [{format_value(value, written)}]"
-    if isinstance(value, str) and (hint := _number_hint(wanted, value, written)):
-        return hint
-    if isinstance(value, str) and (hint := list_hint(value, partial(_is_value_of, wanted))):
-        return hint
-    if value is False and "off" in choices(wanted):
-        return "write off"
-    if isinstance(value, str) and (guess := nearest(value, choices(wanted))):
-        return f"did you mean {guess}?"
-    if is_one_of(bool, wanted) and isinstance(value, str):
-        return "YAML 1.2 knows true and false; yes, no, on and off are text"
-    return ""
+    if is_one_of(str, wanted) and isinstance(value, (bool, int, float)):
+        return f'quote it: "{format_value(value, written)}"'
+    if is_one_of(list, wanted):
+        return "write a list, such as [a, b]"
+    guess = nearest(value, choices(wanted)) if isinstance(value, str) else None
+    return f"did you mean {guess}?" if guess else ""

@@ -27,6 +27,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 # PyYAML takes some of these for line breaks, YAML 1.2 does not; tabs and line ends are allowed.
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
+_HIDDEN = "aliases, anchors, tags, % directives and second documents are not allowed"
 _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 
 
@@ -103,11 +104,12 @@ class _Reader:
         self._document.problems.append(problem)
 
     def can_compose(self, events: Iterable[Any]) -> bool:
-        """Report what hides meaning: further documents, directives, aliases, anchors, tags.
+        """Report what hides meaning: the values in a file are what a reader sees.
 
         Returns False for a text whose nodes would be deep, none, or in themselves.
         """
         documents = depth = aliases = 0
+        hint = "write the value out; quote text that starts with *, & or !"
         for event in events:
             line = event.start_mark.line + 1
             is_start = isinstance(event, yaml.DocumentStartEvent)
@@ -115,33 +117,18 @@ class _Reader:
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             aliases += isinstance(event, yaml.AliasEvent)
+            is_reference = getattr(event, "anchor", None) or getattr(event, "tag", None)
+            is_directive = is_start and (documents > 1 or event.version or event.tags)
+            if is_reference or is_directive:
+                self.report(line, (), _HIDDEN, hint)
             if documents > 1:
-                self.report(
-                    line, (), "a second document starts here", "keep one per file, without ---"
-                )
                 return False
             if depth > MAX_DEPTH:
                 self.report(line, (), f"nested over {MAX_DEPTH} levels", "")
                 return False
-            if is_start and (event.version or event.tags):
-                self.report(line, (), "a % directive is not allowed", "delete it; this is YAML 1.2")
-            elif not is_start:
-                self._refuse_reference(event, line)
         if not documents:
             self.report(1, (), "the file is empty", "start from one of the files in configs/")
         return documents == 1 and not aliases
-
-    def _refuse_reference(self, event: Any, line: int) -> None:
-        """Report an alias, an anchor or a tag: the values in a file are what a reader sees."""
-        hint = "delete it, or quote the value if it is text that starts with "
-        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
-        if isinstance(event, yaml.AliasEvent):
-            what = f"the alias *{anchor or ''} is not allowed"
-            self.report(line, (), what, "repeat the value, or quote it if it is text")
-        elif anchor is not None:
-            self.report(line, (), f"the anchor &{anchor} is not allowed", f"{hint}&")
-        if tag is not None:
-            self.report(line, (), f"the tag {tag} is not allowed", f"{hint}!")
 
     def value(self, node: yaml.Node, path: KeyPath, line: int | None = None) -> Any:
         """Return the value of a node and keep the nodes of its keys. line: of its own key."""

@@ -59,6 +59,7 @@ class Slurm:
         1,
         "Number of nodes that train. 6-8: each start uses all that Slurm gives it, and after the "
         "loss of a node the run continues on the others, as long as 6 are left.",
+        pattern="^[1-9][0-9]*(-[1-9][0-9]*)?$",
         plugin={r"\d+-\d+": "nodes"},
     )
     spare_nodes: int = key(

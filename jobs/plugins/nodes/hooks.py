@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield too many spare nodes, and a range of nodes whose steps would differ in size."""
+    """Yield too many spare nodes, and wrong ranges: their steps must not differ in size."""
     slurm, train, most = spec.slurm, spec.train, spec.slurm.most_nodes
+    if slurm.fewest_nodes > most:
+        hint = f"write {most}-{slurm.fewest_nodes}"
+        yield Problem(("slurm", "nodes"), f"{slurm.nodes} is backwards", hint)
     if slurm.spare_nodes > most:
         what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
         yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")

@@ -60,7 +60,7 @@ def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
         item = _AS_WRITTEN if inner[-1] is str else _type_of(inner[-1], {})
         name, kind = ("items", "array") if origin is list else ("additionalProperties", "object")
         return {name: item or True, "type": kind}
-    if inner:
+    if inner and "pattern" not in limits:
         return {"anyOf": [_type_of(part, limits) for part in inner]}
     bounds = {} if annotation is types.NoneType else limits
     type_: Any = ["string", "integer"] if "pattern" in bounds else _TYPES[annotation]  # 0770

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...config.keys import listed, words_in
 from ...contract.problems import Problem, format_value
 from ...contract.spec import Launch
 
@@ -38,9 +37,8 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
         what, hint = f"{format_value(launch.script)} is not a path", f"write ./{launch.script}"
         yield Problem(("launch", "script"), what, hint)
     if re.match(r"\S+\.py\s+\S", launch.script or ""):
-        first, *words = words_in(str(launch.script))
         what = f"{format_value(launch.script)} is several words"
-        yield Problem(("launch", "script"), what, f"write script: {first}, args: {listed(words)}")
+        yield Problem(("launch", "script"), what, "write its options into launch.args, as a list")
     is_of_trainer = "is for your own script or module, not for the trainer"
     yield from launchers_in(launch)
     for index, name in enumerate(launch.inputs):

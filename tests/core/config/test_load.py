@@ -32,7 +32,7 @@ def test_all_mistakes_are_listed_at_once_in_the_order_of_the_file(refuse):
     text = """\
 name: 5
 slurm:
-  nodes: "2"
+  nodes: two
   time: 4:00
   acount: x
 launch:
@@ -44,8 +44,8 @@ nodes: 3
     assert refuse(text, "slurm.node=3", "oops") == (
         "x.yaml:1: name: must be text, not 5\n"
         '  hint: quote it: "5"\n'
-        'x.yaml:3: slurm.nodes: must be a whole number, not "2"\n'
-        "  hint: write 2 without quotes\n"
+        'x.yaml:3: slurm.nodes: must match ^[1-9][0-9]*(-[1-9][0-9]*)?$, not "two"\n'
+        "  hint: write a number, or a range such as 6-8\n"
         "x.yaml:4: slurm.time: 4:00 means 4 min to Slurm\n"
         '  hint: write "04:00:00" for 4 h, or "0:04:00" if you meant minutes\n'
         "x.yaml:5: slurm.acount: unknown key\n"
@@ -65,9 +65,8 @@ nodes: 3
     ("value", "message"),
     [
         ("slurm: 5", "slurm: must be a mapping, not 5"),
-        ("slurm: {nodes: 0}", "slurm.nodes: must be at least 1, not 0"),
-        ("slurm: {nodes: 8-6}", 'slurm.nodes: "8-6" is backwards\n  hint: write 6-8'),
-        ("slurm: {nodes: true}", "slurm.nodes: must be a whole number, not true"),
+        ("slurm: {nodes: 0}", "slurm.nodes: must match ^[1-9][0-9]*(-[1-9][0-9]*)?$, not 0"),
+        ("slurm: {nodes: true}", "slurm.nodes: must be a whole number or text, not true"),
         ("slurm: {signal_lead_s: 65536}", "slurm.signal_lead_s: must be at most 65535, not 65536"),
         ("slurm: {account: 0123}", 'must be text, not 0123\n  hint: quote it: "0123"'),
         ("slurm: {mem: 64}", 'not 64\n  hint: write a unit, such as 64G; "64" in quotes is MiB'),
@@ -76,28 +75,18 @@ nodes: 3
             "slurm.sbatch_args.a-b: must be text, a number, or true or false",
         ),
         ("slurm: {comment: x}", "slurm.comment: unknown key\n  hint: write other sbatch options"),
-        ("slurm.nodes: 2", "unknown key\n  hint: write it nested: {slurm: {nodes: ...}}"),
+        ("slurm.nodes: 2", "unknown key\n  hint: write it nested, such as {slurm"),
         ("slrum: {nodes: 2}", "slrum: unknown key\n  hint: did you mean slurm?"),
         ("epoch: 3", "epoch: unknown key\n  hint: did you mean train.epochs?"),
         ("launch: {run_root: x}", "unknown key\n  hint: did you mean runs_root?"),
         ("lr: 1", "lr: unknown key\n  hint: did you mean train.lr?"),
-        ("launch: {args: --lr 0.1}", 'not "--lr 0.1"\n  hint: write [--lr, 0.1]'),
-        ("setup: module load x", 'must be a list of text, not "module load x"\n  hint: write ["m'),
-        ("train: {max_steps: 1_000}", 'not "1_000"\n  hint: write 1000'),
-        ("train: {lr: '1_0.5'}", 'not "1_0.5"\n  hint: write 10.5 without quotes'),
-        ("slurm: {nodes: 1_0}", 'a whole number, not "1_0"\n  hint: write 10'),
+        ("launch: {args: --lr 0.1}", 'not "--lr 0.1"\n  hint: write a list, such as [a, b]'),
+        ("train: {max_steps: 1_000}", 'train.max_steps: must be a whole number, not "1_000"'),
         ("train: {max_steps: 1.5}", "train.max_steps: must be a whole number, not 1.5"),
         ("train: {max_steps: 1e300}", "train.max_steps: must be a whole number, not 1e300"),
         ("launch: {env: {A: null}}", "launch.env.A: must be text, not null"),
         ("launch: {nproc_per_node: atuo}", 'not "atuo"\n  hint: did you mean auto?'),
-        (
-            "train: {nesterov: yes}",
-            "hint: YAML 1.2 knows true and false; yes, no, on and off are text",
-        ),
-        (
-            "log: {wandb: false}",
-            "must be one of off, offline, online, not false\n  hint: write off",
-        ),
+        ("train: {nesterov: yes}", 'train.nesterov: must be true or false, not "yes"'),
         ("train: {momentum: 1}", "train.momentum: must be less than 1, not 1"),
         ("train: {lr: .nan}", "train.lr: must be a finite number"),
         ("train: {model_args: {x: [.inf]}}", "train.model_args.x[0]: must be a finite number"),
@@ -178,9 +167,8 @@ def test_the_file_itself_is_no_hint(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("resnt.yaml", "resnt.yaml: cannot be read: No such file or directory\n  hint: did you"),
-        ("resnet", "hint: did you mean resnet.yaml?"),
-        ("cancer", "hint: did you mean configs/cancer.yaml?"),
+        ("resnt.yaml", "resnt.yaml: cannot be read: No such file or directory\n  hint: . has res"),
+        ("configs/x.yaml", "hint: configs has cancer.yaml"),
         ("nowhere/x.yaml", "cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory\n  hint: . has resnet.yaml"),
         ("run", "cannot be read: Is a directory\n  hint: it is a run, which "),
