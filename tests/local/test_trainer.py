@@ -1,7 +1,9 @@
 """The trainer under a real torchrun: its end, failures, and stops of one rank."""
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs import hooks
+from slurm_job_kit.jobs.base import procfs
 from slurm_job_kit.jobs.base.environment import Program
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
@@ -47,7 +50,9 @@ def make_run(path, launch=None, **train):
 def environment(attempt):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("KIT_", "SLURM_"))}
     extra = {} if attempt is None else {"KIT_ATTEMPT": str(attempt)}
-    return {**inherited, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **extra}
+    # A rank that gets SIGABRT prints the stacks of its threads.
+    fixed = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    return inherited | fixed | extra
 
 
 def start(command, env):
@@ -61,16 +66,36 @@ def start(command, env):
     )
 
 
-def end(process, limit_s=100):
-    """(exit status, output) of a torchrun, which is ended at its limit."""
+def end(process, limit_s=100, logs=None):
+    """(exit status, output and rank logs in the folder `logs`) of a torchrun.
+
+    At its limit the stacks of its ranks are printed, and it is ended.
+    """
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
+        for rank in descendants(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGABRT)
         # The ranks have their own sessions: let torchrun end them.
         process.terminate()
         output, _ = process.communicate(timeout=60)
-        pytest.fail(f"torchrun took more than {limit_s} s:\n{output}")
-    return process.returncode, output
+        pytest.fail(f"torchrun took more than {limit_s} s:\n{output}{texts(logs)}")
+    return process.returncode, output + texts(logs)
+
+
+def descendants(pid):
+    """The processes that a process has started, and those that they have."""
+    found, newest = [], [pid]
+    while newest := procfs.children(*newest):
+        found += newest
+    return found
+
+
+def texts(logs):
+    """The logs of ranks in a folder, each below its name."""
+    paths = sorted(logs.glob("rank-*.log")) if logs else []
+    return "".join(f"{path.name}:\n{path.read_text()}" for path in paths)
 
 
 def train(run, **variables):
@@ -84,9 +109,7 @@ def train(run, **variables):
     env["KIT_RANKS_DIR"] = str(run.attempt(1).path)
     command = torchrun_command(spec, run, node)
     command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
-    status, output = end(start(command, env | variables))
-    rank_logs = sorted(run.attempt(1).path.glob("rank-*.log"))
-    return status, output + "".join(log.read_text() for log in rank_logs)
+    return end(start(command, env | variables), logs=run.attempt(1).path)
 
 
 # Creates a file with the name of the rank that opens spec.json.
