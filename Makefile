@@ -66,7 +66,7 @@ test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
 chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] [SITE=1] (root)
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(call typed,N),50) $(or $(call typed,SEED),1) $(addprefix --draw=,$(call typed,DRAW)) $(call typed,FLAGS)
-bench: $(READY_DEV) ## Measure the kit, seven minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
+bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench "$(or $(call typed,B),usual)" $(call typed,FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench start $(call typed,FLAGS)
@@ -74,8 +74,6 @@ bench-gpu: $(READY_DEV) ## Measure the kit on one GPU; where there is none, prin
 	@$(PYTHON) -m tests.bench gpu $(call typed,FLAGS)
 bench-full: $(READY_DEV) ## All of it
 	@$(PYTHON) -m tests.bench full $(call typed,FLAGS)
-bench-scale: $(READY_DEV) ## Files of 10,000 nodes; 2 to 64 ranks on a real Slurm (root)
-	@$(PYTHON) -m tests.scale $(call typed,FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
@@ -102,4 +100,4 @@ help: ## Print this list
 
 .PHONY: train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
-	bench-scale lint cluster-up cluster-down help
+	lint cluster-up cluster-down help

@@ -57,8 +57,7 @@ def gpu() -> str | None:
 
 START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
 BENCHES = (
-    Bench("B1", "commands.submit", "submit latency: submitit with torch / kit", 0),
-    Bench("B2", "commands.light", "status and --help / python that does nothing", 0),
+    Bench("B1", "start.submit", "submit latency: submitit with torch / kit", 0),
     Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
     Bench("B3", "start.restart", "SIGKILL of a rank to the next step", 0, START, limit_s=600),
     Bench("B4", "loop.overhead", "a training of the kit / of a bare DDP loop"),
@@ -69,9 +68,7 @@ BENCHES = (
         "waits of the host for the device, per step between logs",
         sets=frozenset({"usual", "gpu"}),
     ),
-    Bench("B7", "loop.accumulation", "gradient accumulation: naive / kit", 2),
     Bench("B8", "checkpoint.stall", "torch.save / the kit's stall, 200 MB"),
-    Bench("B8", "checkpoint.back_to_back", "saves always in flight / none, 200 MB"),
     Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
     Bench(
@@ -81,7 +78,6 @@ BENCHES = (
         *(0, START),
         needs=(why_not,),
     ),
-    Bench("B14", "loop.stop_agreement", "agreements on a stop / none", 2),
     Bench(
         "B15",
         "start.file_operations",
@@ -89,6 +85,7 @@ BENCHES = (
         ranks=0,
         needs=(partial(command, "strace"),),
     ),
+    Bench("B18", "start.close", "what the close of an attempt of 10,000 nodes reads", 0, START),
     Bench(
         *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),
         needs=(why_not,),

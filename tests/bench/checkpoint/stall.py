@@ -12,10 +12,10 @@ STEPS_BEFORE = 10  # before the first save; by default it comes later
 def measure(place: Place) -> list[Figure]:
     """Seconds until the training continues: torch.save, fsync, rename / the kit's save.
 
-    No save is in flight when the next one begins: `back_to_back` has that.
+    No save is in flight when the next one begins.
     """
     plain = wide.TorchSave(place.folder)
-    loop = prepare(place.context(wide.spec_of(1000, None)))
+    loop = prepare(place.context(wide.spec_of(1000)))
     for step in range(STEPS_BEFORE):
         batches = loop.data.train_batches.micro_batches(step)
         train_step(loop.replica, batches, 1, loop.train.lr, loop.train)

@@ -1,1 +1,1 @@
-"""Benches of starts and restarts. They run whole trainings, as users start them."""
+"""Benches of submits, starts, restarts and ends, most of them of whole trainings."""

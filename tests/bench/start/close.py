@@ -1,8 +1,8 @@
-"""How long `attempt.close` reads the files of an attempt, by the number of nodes.
+"""B18: what the close of an attempt reads, by the number of nodes.
 
 The files are those that agents and ranks leave after a lost node: a record of each agent, and of
-each rank an error record and a timeline. They lie in memory: a shared file system adds
-its time for each file.
+each rank an error record and a timeline. They lie in memory: a shared file system adds its time for
+each file.
 """
 
 import json
@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.attempt.decision import decide, history_of
@@ -22,21 +21,24 @@ from slurm_job_kit.jobs.contract.records.timeline import Event
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
+from tests.bench.rounds import Figure, Target
 from tests.core.file_operations import watched
 
-NODES, PER_NODE = (10, 100, 1000, 10_000), 8
+NODES, PER_NODE = (100, 10_000), 8
+# Of the attempt, of the lost node and its ranks.
+OTHER_FILES = 11
 
 
-def measure() -> list[dict[str, Any]]:
+def measure(_: Path) -> list[Figure]:
     """Write the files of an attempt of each size, and close it."""
-    lines = []
+    figures = []
     for nodes in NODES:
-        with tempfile.TemporaryDirectory(prefix="scale-", dir="/dev/shm") as folder:
-            lines.append(_measure(RunDir(Path(folder)), nodes))
-    return lines
+        with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder:
+            figures += _figures(RunDir(Path(folder)), nodes)
+    return figures
 
 
-def _measure(run_dir: RunDir, nodes: int) -> dict[str, Any]:
+def _figures(run_dir: RunDir, nodes: int) -> list[Figure]:
     _write(run_dir, tuple(f"n{number:05d}" for number in range(nodes)))
     began = time.process_time()
     facts = fact_reader.read(run_dir, 1)
@@ -47,17 +49,17 @@ def _measure(run_dir: RunDir, nodes: int) -> dict[str, Any]:
     seen = interpret.rank_evidence(facts, "RUNNING", 1)
     ending = ending_of(facts, seen, 100.0)
     decision = decide(ending, history_of(facts.attempts))
-    record = record_writer.record_of(facts, ending, decision, 100.0)
+    records.append(run_dir.attempts, record_writer.record_of(facts, ending, decision, 100.0))
     decide_s = time.process_time() - began
-    records.append(run_dir.attempts, record)
-    return {
-        "nodes": nodes,
-        "ranks": nodes * PER_NODE,
-        "files": sum(number for (name, _), number in operations.items() if name == "open"),
-        "read_cpu_s": round(read_s, 3),
-        "decide_cpu_s": round(decide_s, 4),
-        "record_bytes": run_dir.attempts.stat().st_size,  # of the line in attempts.jsonl
-    }
+    files = sum(number for (name, _), number in operations.items() if name == "open")
+    size = run_dir.attempts.stat().st_size
+    place = f"{nodes} nodes of {PER_NODE} ranks"
+    return [
+        Figure(f"{place}: files read", files, Target("==", nodes + OTHER_FILES)),
+        Figure(f"{place}: CPU time of that", round(read_s, 3), None, unit="s"),
+        Figure(f"{place}: CPU time of the decision", round(decide_s, 4), None, unit="s"),
+        Figure(f"{place}: size of the attempt's record", size, None, unit="bytes"),
+    ]
 
 
 def _write(run_dir: RunDir, names: Sequence[str]) -> None:
