@@ -30,9 +30,8 @@ def test_what_a_rank_reads_itself_a_worker_reads_alike(process_group):
 
 
 def test_an_error_in_a_worker_has_the_words_that_it_has_in_the_rank():
-    words = f"but sample .*: {test_by_sample.ALIKE}"
     test_by_sample.test_a_wrong_sample_is_a_user_error_in_one_line(
-        test_by_sample.mixed, words, workers=1
+        test_by_sample.mixed, test_by_sample.NO_BATCH, workers=1
     )
     test_by_sample.test_an_exception_of_a_data_set_becomes_its_words_and_a_traceback(workers=1)
     test_collate.test_an_error_of_a_collate_has_its_key_and_traceback(workers=1)
