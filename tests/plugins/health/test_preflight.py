@@ -18,7 +18,7 @@ from slurm_job_kit.trainer.plugins.health.preflight import (
     product_problem,
     sum_problem,
 )
-from slurm_job_kit.trainer.plugins.health.rank_report import RankReport, Summary, are_few
+from slurm_job_kit.trainer.plugins.health.rank_report import NO_ANSWER, RankReport, are_few
 from slurm_job_kit.trainer.process.context import DistributedContext
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def collect_all(connect, problems, world_size=3, name="call", **limits):
     collected = {}
 
     def take_part(rank, problem):
-        call = RankReport(connect(), name, context(rank, world_size), **limits)
+        call = RankReport(PrefixStore(name, connect()), context(rank, world_size), **limits)
         collected[rank] = (call.collect(problem, lambda: None), call.is_reporter)
 
     threads = [threading.Thread(target=take_part, args=item) for item in problems.items()]
@@ -100,22 +100,22 @@ def test_no_random_number_is_drawn():
 
 
 def test_all_ranks_get_the_same_summary(store):
-    assert [*collect_all(store, {0: "", 1: "", 2: ""}).values()] == [(Summary(), False)] * 3
+    assert [*collect_all(store, {0: "", 1: "", 2: ""}).values()] == [({}, False)] * 3
     collected = collect_all(store, {0: "", 1: "broken", 2: ""}, name="again")
-    assert [summary for summary, _ in collected.values()] == [Summary({1: ("n1", "broken")})] * 3
+    assert [summary for summary, _ in collected.values()] == [{1: ("n1", "broken")}] * 3
 
 
 def test_an_unresponsive_rank_is_reported_by_exactly_one(store):
     collected = collect_all(store, {0: "", 2: "broken"}, no_answer_after_s=0.3)
-    assert {summary.unresponsive for summary, _ in collected.values()} == {(1,)}
-    assert {summary.bad[-1] for summary, _ in collected.values()} == {2}
+    expected = {1: ("", NO_ANSWER), 2: ("n2", "broken")}
+    assert [summary for summary, _ in collected.values()] == [expected] * 2
     assert sorted(is_reporter for _, is_reporter in collected.values()) == [False, True]
     # A rank that reports late gets the same summary as the others.
-    assert collect_all(store, {1: ""})[1] == (Summary({2: ("n2", "broken")}, (1,)), False)
+    assert collect_all(store, {1: ""})[1] == (expected, False)
 
 
 def test_the_rank_that_reports_another_needs_no_store_afterwards(store):
-    call = RankReport(store(), "call", context(0), no_answer_after_s=0.0)
+    call = RankReport(store(), context(0), no_answer_after_s=0.0)
 
     class Ending:
         """A store that is gone once there is a summary: all other ranks have ended."""
@@ -130,13 +130,13 @@ def test_the_rank_that_reports_another_needs_no_store_afterwards(store):
 
     ending: Any = Ending()
     connection, call._store = call._store, ending
-    connection.set("rank-2", '["n2", ""]')
-    assert call.collect("", lambda: None) == Summary({}, (1,))
+    connection.set("2", '["n2", ""]')
+    assert call.collect("", lambda: None) == {1: ("", NO_ANSWER)}
     assert call.is_reporter
 
 
 def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
-    reporter, call = (RankReport(store(), "call", context(rank)) for rank in (0, 1))
+    reporter, call = (RankReport(store(), context(rank)) for rank in (0, 1))
     reporter._answer("")
 
     class Looked:
@@ -151,7 +151,7 @@ def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
 
     looked: Any = Looked()
     connection, call._store = call._store, looked
-    assert call.collect("broken", lambda: None) == Summary({1: ("n1", "broken")}, (2,))
+    assert call.collect("broken", lambda: None) == {1: ("n1", "broken"), 2: ("", NO_ANSWER)}
 
 
 def test_where_most_are_unresponsive_they_are_waited_for(store):
@@ -163,7 +163,7 @@ def test_where_most_are_unresponsive_they_are_waited_for(store):
         return True
 
     collected = collect_all(store, {0: ""}, may_report=may_report, no_answer_after_s=0.2)
-    assert collected[0][0] == Summary()
+    assert collected[0][0] == {}
     assert next(looks, None) is None
 
 
@@ -173,14 +173,14 @@ def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store):
     late.start()
     collected = collect_all(store, {0: "", 2: ""}, **call)
     late.join()
-    assert [*collected.values()] == [(Summary(), False)] * 2
+    assert [*collected.values()] == [({}, False)] * 2
 
 
 def test_a_rank_that_dies_is_noticed_while_the_others_wait(store):
     def look():
         raise RuntimeError("Connection closed by peer")
 
-    call = RankReport(PrefixStore("died", store()), "call", context(0))
+    call = RankReport(store(), context(0))
     with pytest.raises(RuntimeError, match="closed"):
         call.collect("", look)
 

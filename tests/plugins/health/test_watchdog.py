@@ -21,7 +21,6 @@ from slurm_job_kit.trainer.plugins.health.diagnosis import (
     diagnose,
     laggards,
     place_of,
-    ranks_text,
 )
 from slurm_job_kit.trainer.plugins.health.phases import limit_s
 from slurm_job_kit.trainer.plugins.health.watchdog import IdleTimer
@@ -175,11 +174,10 @@ def test_ranks_that_do_not_answer_are_named_and_all_others_write_their_stacks(st
     statuses, outputs = ranks.end(0, 1)
     assert statuses == [EXIT_FAILED, EXIT_FAILED]
     error, host = ranks.hang_error(), os.uname().nodename
-    unresponsive = f"rank 2 on {host} (pid {ranks.pids[2]}), rank 3 on {host} (pid {ranks.pids[3]})"
+    silent = [f"rank {rank} on {host} (pid {ranks.pids[rank]}) does not answer" for rank in (2, 3)]
     assert error["error"].startswith("no progress for ")
-    assert f"(limit {LIMIT_S} s): {unresponsive} do not answer; " in error["error"]
+    assert f"(limit {LIMIT_S} s): {', '.join(silent)}; the stacks" in error["error"]
     assert read_json(ranks.attempt.hang)["waited_for"] == [2, 3]
-    assert error["error"].endswith("stacks of ranks 0, 1 are in their logs")
     for output in outputs:
         assert "in wait_for_peers" in output and "in _watch" in output
     # torchrun would wait for those two. Stuck in C, one has its stack in its log all the same.
@@ -195,7 +193,7 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     error = ranks.hang_error()["error"]
     assert f"(pid {ranks.pids[1]}) is at <string>:" in error
     assert read_json(ranks.attempt.hang)["waited_for"] == [1]
-    assert "spin_on_a_lock, in batch of step 7; stacks of ranks 0, 1, 2 are" in error
+    assert "spin_on_a_lock, in batch of step 7; the stacks" in error
     assert "rank 0 on" not in error and "rank 2 on" not in error
     assert "in spin_on_a_lock" in outputs[1]
     # The error of a main thread that loses its peer does not hide the reason.
@@ -367,8 +365,7 @@ def test_the_diagnosis_stays_short_in_a_large_job():
     findings = {rank: found(rank) for rank in range(1000)}
     unresponsive = {rank: RankPlace("n", 0) for rank in range(1000, 2000)}
     assert len(diagnose(findings, unresponsive)) < 400
-    assert ranks_text(range(1000)) == "ranks 0, 1, 2, 3 and 996 more"
-    assert ranks_text([7]) == "rank 7"
+    assert "and 996 more" in diagnose(findings, {})
 
 
 def test_a_limit_beyond_that_of_torchs_collectives_is_refused(refuse, take):

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -55,22 +55,20 @@ class RankPlace(NamedTuple):
 
 def diagnose(states: Mapping[int, RankHang], unresponsive: Mapping[int, RankPlace]) -> str:
     """Return which ranks the others wait for: those that do not answer, else those that lag."""
-    stacks = f"stacks of {ranks_text(states)} are in their logs"
     if unresponsive:
-        places = [
-            f"rank {rank} on {place.host} (pid {place.pid or 'unknown'})"
+        texts = [
+            f"rank {rank} on {place.host} (pid {place.pid or 'unknown'}) does not answer"
             for rank, place in sorted(unresponsive.items())
         ]
-        verb = "does" if len(unresponsive) == 1 else "do"
-        return f"{_listed(places)} {verb} not answer; {stacks}"
-    lagging = laggards(states.values())
-    places = [
-        f"rank {state.rank} on {state.host} (pid {state.pid}) is at {state.where}, in {state.what}"
-        f"{'' if state.step is None else f' of step {state.step}'}"
-        for state in lagging
-    ]
-    prefix = "" if len(lagging) < len(states) or len(states) == 1 else "no rank lags: "
-    return f"{prefix}{_listed(places)}; {stacks}"
+    else:
+        texts = [
+            f"rank {state.rank} on {state.host} (pid {state.pid}) is at {state.where}, in "
+            f"{state.what}{'' if state.step is None else f' of step {state.step}'}"
+            for state in laggards(states.values())
+        ]
+    prefix = "no rank lags: " if 1 < len(states) == len(texts) and not unresponsive else ""
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return f"{prefix}{', '.join(texts[:MAX_NAMED])}{more}; the stacks are in the logs of the ranks"
 
 
 def laggards(states: Iterable[RankHang]) -> list[RankHang]:
@@ -83,16 +81,6 @@ def laggards(states: Iterable[RankHang]) -> list[RankHang]:
     first = min(map(progress, ranks))
     behind = [state for state in ranks if progress(state) == first]
     return [state for state in behind if not state.is_waiting] or behind
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """Return `rank 0` or `ranks 0, 1, 2, 3 and 60 more`."""
-    return f"rank{'s' * (len(ranks) != 1)} {_listed([str(rank) for rank in sorted(ranks)])}"
-
-
-def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return ", ".join(texts[:MAX_NAMED]) + more
 
 
 def stacks_of_all_threads() -> str:
@@ -113,11 +101,11 @@ def place_of_main_thread() -> tuple[str, bool]:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_waiting
 
 
-def place_of(run_dir: RunDir, attempt: int, rank: int) -> RankPlace:
+def place_of(run_dir: RunDir | None, attempt: int | None, rank: int) -> RankPlace:
     """Return where a rank of this attempt runs, from the rank's own timeline."""
     place = RankPlace("an unknown host", 0)
     with contextlib.suppress(OSError):
-        for event in read_events(run_dir.timeline(f"rank-{rank:05d}")):
+        for event in read_events(run_dir.timeline(f"rank-{rank:05d}")) if run_dir else ():
             is_start = event.event in ("spawn", "start") and event.attempt == attempt
             if is_start and event.host and event.pid:
                 place = RankPlace(event.host, event.pid)

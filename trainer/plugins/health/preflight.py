@@ -2,10 +2,9 @@
 
 Each rank computes a matrix product and takes part in an all-reduce; both results are known to the
 bit. On a GPU it also reads the driver's health counters. The rank of a node that fails writes an
-error record (kind `bad_node`); for a rank that does not answer for 5 s, or cannot write, another
-rank writes it. The next attempt leaves the node out. Draws no random numbers, and costs
-milliseconds on a CPU. If most ranks are slow the others wait, up to the watchdog's limit
-(`phases`).
+error record (kind `bad_node`); for a rank that does not answer for 5 s another rank writes it. The
+next attempt leaves the node out. Draws no random numbers, and costs milliseconds on a CPU. If most
+ranks are slow the others wait, up to the watchdog's limit (`phases`).
 """
 
 import math
@@ -22,14 +21,13 @@ from ...contract import Kind, RankError, files, records
 from ...errors import in_one_line, log, run_with_timeout
 from ...process.context import DistributedContext
 from ...process.rank_process import RankProcess
-from . import gpu_health, rank_report
-from .diagnosis import RankPlace, end_siblings, place_of
+from . import gpu_health
+from .diagnosis import end_siblings, place_of
 from .failures import BadNode, PeerBadNode
 from .phases import DEVICE_TEST
-from .rank_report import RankReport, Summary, are_few
+from .rank_report import NO_ANSWER, RankReport, Summary, are_few
 
 RECORD_LIMIT_S = 5.0
-OWN_RECORD_LIMIT_S = 1.0  # until then a bad rank has written its own
 REDUCED_NUMBERS = 2**17  # 1 MiB
 
 # Rows and columns of the factors repeat with these periods, so the product has few different
@@ -39,8 +37,6 @@ LEFT = (-1, 0, 1, 1, -1, 0, 1)
 RIGHT = (1, -1, 1, 0, 1)
 INNER = 1024
 OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
-
-NO_ANSWER = f"it did not answer within {rank_report.NO_ANSWER_AFTER_S:.0f} s"
 
 
 def preflight(rank: RankProcess, device: torch.device) -> None:
@@ -141,72 +137,44 @@ def _report(
     store: PrefixStore, name: str, problem: str, poll: Callable[[], None], rank: RankProcess
 ) -> None:
     # After a stop the others may have exited: then no rank reports that they do not answer.
-    report = RankReport(store, name, rank.distributed, lambda: not rank.stop.requested)
+    own_store, may_report = PrefixStore(name, store), lambda: not rank.stop.requested
+    report = RankReport(own_store, rank.distributed, may_report)
     summary = report.collect(problem, poll)
-    if not summary.bad:
+    if not summary:
         return
-    if not are_few(summary.bad, rank.distributed):
-        count = len(summary.bad)
-        raise RuntimeError(f"preflight: {count} ranks failed: {_first_problem(summary, rank)}")
-    me = rank.distributed.rank
-    if summary.unresponsive:
+    if not are_few(summary, rank.distributed):
+        raise RuntimeError(f"preflight: {len(summary)} ranks failed: {_first_of(summary, rank)}")
+    if unresponsive := [number for number, (host, _) in summary.items() if not host]:
         run_with_timeout(
-            RECORD_LIMIT_S, lambda: _end_unresponsive(summary, rank, report.is_reporter)
+            RECORD_LIMIT_S, lambda: _end_unresponsive(unresponsive, rank, report.is_reporter)
         )
-    if me in summary.bad:
-        own = summary.problems.get(me, ("", NO_ANSWER))[1]
-        raise BadNode(f"preflight: {own}")
-    if me == min({*range(rank.distributed.world_size)} - {*summary.bad}):
-        run_with_timeout(RECORD_LIMIT_S, lambda: _record_problems(summary, rank))
-    raise PeerBadNode(f"preflight: {_first_problem(summary, rank)}")
+    if (me := rank.distributed.rank) in summary:
+        raise BadNode(f"preflight: {summary[me][1]}")
+    raise PeerBadNode(f"preflight: {_first_of(summary, rank)}")
 
 
-def _first_problem(summary: Summary, rank: RankProcess) -> str:
+def _first_of(summary: Summary, rank: RankProcess) -> str:
     """Return the first bad rank, its host and its problem, and how many more there are."""
-    first = summary.bad[0]
-    host, problem = summary.problems.get(first, (_place_of(first, rank).host, NO_ANSWER))
-    more = f" (and {len(summary.bad) - 1} more)" if len(summary.bad) > 1 else ""
+    first, (host, problem) = next(iter(summary.items()))
+    host = host or place_of(rank.run_dir, rank.attempt, first).host
+    more = f" (and {len(summary) - 1} more)" if len(summary) > 1 else ""
     return f"rank {first} on {host}: {problem}{more}"
 
 
-def _place_of(number: int, rank: RankProcess) -> RankPlace:
-    """Return where a rank that does not answer runs, from its timeline."""
-    if rank.run_dir is None or rank.attempt is None:
-        return RankPlace("an unknown host", 0)
-    return place_of(rank.run_dir, rank.attempt, number)
-
-
-def _record_problems(summary: Summary, rank: RankProcess) -> None:
-    """Write the error record of each bad rank that writes none: its disk may be the problem."""
-    if (attempt_dir := rank.attempt_dir) is None:
-        return
-    deadline = time.monotonic() + OWN_RECORD_LIMIT_S
-    for number, (host, problem) in summary.problems.items():
-        path = attempt_dir.rank_error(number)
-        while not (is_there := files.exists(path)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if not is_there:
-            _record(number, host, problem, rank)
-
-
-def _record(number: int, host: str, problem: str, rank: RankProcess) -> None:
-    """Write the error record of another rank, whose node is bad."""
-    if rank.attempt_dir is not None and files.is_dir(rank.attempt_dir.path):
-        record = RankError(
-            round(time.time(), 3),
-            number,
-            host,
-            f"preflight: {problem}",
-            kind=Kind.BAD_NODE,
-            reporter=rank.distributed.rank,
-        )
-        records.write(rank.attempt_dir.rank_error(number), record)
-
-
-def _end_unresponsive(summary: Summary, rank: RankProcess, is_reporter: bool) -> None:
+def _end_unresponsive(ranks: list[int], rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each rank that does not answer; kill those of this node."""
-    for number in summary.unresponsive if is_reporter else ():
-        host = _place_of(number, rank).host
-        log(f"preflight: rank {number} on {host}: {NO_ANSWER}", sys.stderr)
-        _record(number, host, NO_ANSWER, rank)
-    end_siblings(_place_of(number, rank) for number in summary.unresponsive)
+    places = {number: place_of(rank.run_dir, rank.attempt, number) for number in ranks}
+    attempt_dir = rank.attempt_dir
+    for number, place in places.items() if is_reporter else ():
+        log(f"preflight: rank {number} on {place.host}: {NO_ANSWER}", sys.stderr)
+        if attempt_dir is not None and files.is_dir(attempt_dir.path):
+            record = RankError(
+                round(time.time(), 3),
+                number,
+                place.host,
+                f"preflight: {NO_ANSWER}",
+                kind=Kind.BAD_NODE,
+                reporter=rank.distributed.rank,
+            )
+            records.write(attempt_dir.rank_error(number), record)
+    end_siblings(places.values())

@@ -9,51 +9,27 @@ store may have ended with the node that hangs. This exchange must take seconds, 
 the run directory is known on every node.
 """
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed import Store
 
 from ...process.context import DistributedContext
 
 # After so many seconds without a report the summary names a rank: it was in the rendezvous a moment
 # ago. Counted in ticks, so that time spent suspended does not count.
 NO_ANSWER_AFTER_S = 5.0
+NO_ANSWER = f"it did not answer within {NO_ANSWER_AFTER_S:.0f} s"
 MAX_POLL_S = 0.1
 MAX_TICK_S = 0.5
 
-
-@dataclass(frozen=True)
-class Summary:
-    """The reports of all ranks, the same on each rank.
-
-    problems: (host, problem) of each rank that reported one.
-    unresponsive: the ranks that did not report in time.
-    """
-
-    problems: dict[int, tuple[str, str]] = field(default_factory=dict)
-    unresponsive: tuple[int, ...] = ()
-
-    @property
-    def bad(self) -> list[int]:
-        """The ranks that reported a problem, and those that did not report."""
-        return sorted({*self.problems, *self.unresponsive})
-
-    def to_json(self) -> str:
-        return json.dumps([{str(k): v for k, v in self.problems.items()}, self.unresponsive])
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Summary:
-        problems, unresponsive = json.loads(text)
-        by_rank = {int(rank): (host, problem) for rank, (host, problem) in problems.items()}
-        return cls(by_rank, tuple(unresponsive))
+# (host, problem) of each rank that reported a problem, the same on each rank. The host is empty for
+# a rank that did not report in time.
+Summary = dict[int, tuple[str, str]]
 
 
-def are_few(ranks: list[int], context: DistributedContext) -> bool:
+def are_few(ranks: Collection[int], context: DistributedContext) -> bool:
     """Return whether these ranks are on half of the nodes at most, so that the nodes are at fault.
 
     With one node there is no other to compare with: then it is at fault.
@@ -64,7 +40,7 @@ def are_few(ranks: list[int], context: DistributedContext) -> bool:
 
 
 class RankReport:
-    """One report of all ranks; `name` separates its keys from those of other reports.
+    """One report of all ranks; `store` has its keys alone.
 
     `may_report` is called before this rank reports that others did not answer. A rank that was
     asked to stop reports none, because the others may have stopped before.
@@ -74,12 +50,11 @@ class RankReport:
     def __init__(
         self,
         store: Store,
-        name: str,
         context: DistributedContext,
         may_report: Callable[[], bool] = lambda: True,
         no_answer_after_s: float = NO_ANSWER_AFTER_S,
     ) -> None:
-        self._store = PrefixStore(name, store)
+        self._store = store
         self._context = context
         self._may_report = may_report
         self._limit_s = no_answer_after_s
@@ -99,16 +74,16 @@ class RankReport:
             now = time.monotonic()
             waited_s += min(now - last, MAX_TICK_S)
             poll_s, last = min(2 * poll_s, MAX_POLL_S), now
-        return Summary.from_json(self._store.get("summary"))
+        return _parsed(self._store.get("summary"))
 
     def _answer(self, problem: str) -> None:
         # Count the problem before answering: the last rank to answer publishes the summary and
         # must see it.
         if problem:
             self._store.add("problems", 1)
-        self._store.set(self._key(self._context.rank), json.dumps([self._context.host, problem]))
+        self._store.set(str(self._context.rank), json.dumps([self._context.host, problem]))
         if self._store.add("answers", 1) == self._context.world_size:
-            self._publish(range(self._context.world_size), ())
+            self._publish([])
 
     def _report_unresponsive_ranks(self) -> Summary | None:
         """Publish which ranks did not report, unless most did not: then all ranks are slow.
@@ -120,23 +95,22 @@ class RankReport:
         self.is_reporter = self.is_reporter or self._store.add("reporters", 1) == 1
         if self.is_reporter:
             ranks = range(self._context.world_size)
-            unresponsive = [rank for rank in ranks if not self._store.check([self._key(rank)])]
+            unresponsive = [rank for rank in ranks if not self._store.check([str(rank)])]
             if unresponsive and are_few(unresponsive, self._context):
-                return self._publish(set(ranks) - {*unresponsive}, unresponsive)
+                return self._publish(unresponsive)
         return None
 
-    def _publish(self, present: range | set[int], unresponsive: list[int] | tuple[()]) -> Summary:
+    def _publish(self, unresponsive: list[int]) -> Summary:
         """Publish the summary; the first writer wins. Returns the published one."""
-        problems = {}
+        summary: Summary = dict.fromkeys(unresponsive, ("", NO_ANSWER))
         if self._store.add("problems", 0):
-            ranks = sorted(present)
-            answers = self._store.multi_get([self._key(rank) for rank in ranks])
-            parsed = [json.loads(answer) for answer in answers]
-            reports = zip(ranks, parsed, strict=True)
-            problems = {rank: (host, problem) for rank, (host, problem) in reports if problem}
-        summary = Summary(problems, tuple(unresponsive)).to_json()
-        return Summary.from_json(self._store.compare_set("summary", "", summary))
+            ranks = sorted({*range(self._context.world_size)} - {*unresponsive})
+            answers = map(json.loads, self._store.multi_get([str(rank) for rank in ranks]))
+            reports = zip(ranks, answers, strict=True)
+            summary |= {rank: (host, problem) for rank, (host, problem) in reports if problem}
+        return _parsed(self._store.compare_set("summary", "", json.dumps(summary)))
 
-    @staticmethod
-    def _key(rank: int) -> str:
-        return f"rank-{rank}"
+
+def _parsed(text: bytes) -> Summary:
+    found = [(int(rank), *answer) for rank, answer in json.loads(text).items()]
+    return {rank: (host, problem) for rank, host, problem in sorted(found)}
