@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .runs.group import Group
     from .runs.interpret import AttemptFacts
     from .runs.run_lock import Owner
-    from .slurm.client import Job
+    from .slurm.job import Job
 
 
 def _plugins_with(hook: str) -> Iterator[Callable[..., Any]]:

@@ -21,7 +21,7 @@ from ..base.errors import FailedError, UserError
 from ..base.stop_signals import StopSignals, block_stop_signals
 from ..contract.rundir import RunDir
 from ..runs import code_snapshot, run_lock
-from ..slurm import client
+from ..slurm.job import job_id_from
 from . import attempts
 
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(run_dir: RunDir, args: argparse.Namespace) -> int:
-    job_id = client.job_id_from(os.environ)
+    job_id = job_id_from(os.environ)
     if job_id is None:
         sys.exit("error: no SLURM_JOB_ID: this is for slurm/ddp.sbatch")
     me, stops = run_lock.this_process(job_id), StopSignals()

@@ -9,7 +9,8 @@ from ..contract.records.ended import Evidence
 from ..contract.rundir import RunDir
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
-from ..slurm import client
+from ..slurm import ask
+from ..slurm.job import Job, restart_count, show_job
 from . import srun_step
 from .ending import Ending, ending_of
 
@@ -22,7 +23,7 @@ def of_ended(
     evidence, job = interpret.rank_evidence(facts, state, srun_exit, stops), None
     ending = ending_of(facts, evidence, time.time())
     if not me.is_local and evidence.outcome != "completed":
-        job = client.show_job(me.job_id, client.PATIENCE_S)
+        job = show_job(me.job_id, ask.PATIENCE_S)
         if job is None:
             print_line(f"attempt {facts.attempt}: slurmctld does not show job {me.job_id}")
         else:
@@ -30,14 +31,14 @@ def of_ended(
     return replace(ending, evidence=hooks.evidence(run_dir, facts, me, evidence, job))
 
 
-def _with_job(facts: AttemptFacts, ending: Ending, job: client.Job) -> Evidence:
+def _with_job(facts: AttemptFacts, ending: Ending, job: Job) -> Evidence:
     """Return the evidence with what Slurm shows of the job now, and the nodes without an answer."""
     evidence = replace(
         ending.evidence,
         job_state=job.state,
         job_reason=job.reason,
         is_preempted=job.is_preempted,
-        is_requeued=job.restarts > client.restart_count(),
+        is_requeued=job.restarts > restart_count(),
         can_requeue=job.can_requeue,
         is_near_limit=interpret.is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, ending.silent),

@@ -13,8 +13,9 @@ from ..contract.records.queued import RequeueAnswer
 from ..contract.rundir import RunDir
 from ..runs import run_lock
 from ..runs.interpret import AttemptFacts
-from ..slurm import client, job_state, site
+from ..slurm import cluster, job_state
 from ..slurm.hostlist import expand_hostlist
+from ..slurm.job import Job, RequeueResult, forbid_requeue, request_requeue, set_excluded, show_job
 from . import record_writer
 from .decision import Action, Decision, Ending, after_cancel, format_decision, history_of
 from .reasons import hold_hint
@@ -50,8 +51,8 @@ def end_for_good(job_id: str) -> int:
     It is 1, or another one where the site requeues or holds jobs because of that code: before
     23.11 Slurm does so although Requeue=0.
     """
-    client.forbid_requeue(job_id)
-    listed = site.requeued_codes()
+    forbid_requeue(job_id)
+    listed = cluster.requeued_codes()
     return next((code for code in (1, *OTHER_CODES) if code not in listed), 1)
 
 
@@ -60,7 +61,7 @@ def leave_to_successor(
     run_dir: RunDir,
     facts: AttemptFacts,
     me: run_lock.Owner,
-    requeued: client.RequeueResult | None = None,
+    requeued: RequeueResult | None = None,
 ) -> bool:
     """Leave the run to the job's successor, or hold it; returns whether this job is over.
 
@@ -82,7 +83,7 @@ def leave_to_successor(
         print_line(format_for_log(instead, run_dir, facts.last))
         facts = record_writer.amend(run_dir, facts, instead, requeued)
     run_lock.release(run_dir, me)
-    exclude_nodes(run_dir, facts, after, client.show_job(after))
+    exclude_nodes(run_dir, facts, after, show_job(after))
     return True
 
 
@@ -92,15 +93,13 @@ def not_requeued(decision: Decision, problem: str) -> Decision:
     return replace(decision, action=Action.HOLD, reason=reason, budget=Kind.NOT_REQUEUED)
 
 
-def exclude_nodes(
-    run_dir: RunDir, facts: AttemptFacts, job_id: str, job: client.Job | None
-) -> None:
+def exclude_nodes(run_dir: RunDir, facts: AttemptFacts, job_id: str, job: Job | None) -> None:
     """Let a plugin replace the ExcNodeList of a job of the run; Slurm takes it of a pending job."""
     if job is None:
         return
     listed = expand_hostlist(job.excluded)
     nodes = hooks.exclude(run_dir, facts.spec, facts.submission, facts.attempts, listed)
-    problem = client.set_excluded(job_id, nodes) if {*nodes} != {*listed} else ""
+    problem = set_excluded(job_id, nodes) if {*nodes} != {*listed} else ""
     if problem:
         print_line(f"Slurm does not set ExcNodeList={','.join(nodes)} of job {job_id}: {problem}")
 
@@ -130,7 +129,7 @@ def requeue_or_leave(
     Returns whether this job is over, as `leave_to_successor`.
     """
     time.sleep(random.uniform(0, SPREAD_S))
-    requeued = client.requeue(me.job_id)
+    requeued = request_requeue(me.job_id)
     job = requeued.job
     if requeued.answer is RequeueAnswer.ACCEPTED:
         exclude_nodes(run_dir, facts, me.job_id, job)
@@ -143,7 +142,7 @@ def requeue_or_leave(
     return leave_to_successor(decision, run_dir, facts, me, requeued)
 
 
-def _after_cancel(facts: AttemptFacts, job: client.Job) -> Decision:
+def _after_cancel(facts: AttemptFacts, job: Job) -> Decision:
     """Return the decision about a job that was cancelled after the record of its attempt."""
     *earlier, last = facts.attempts
     found = replace(
@@ -158,7 +157,7 @@ def end_instead(
     run_dir: RunDir,
     facts: AttemptFacts,
     me: run_lock.Owner,
-    requeued: client.RequeueResult | None,
+    requeued: RequeueResult | None,
 ) -> bool:
     """End the run by another decision than the recorded one; corrects record and result.
 

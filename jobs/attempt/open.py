@@ -29,7 +29,8 @@ from ..runs import (
     scratch_purge,
 )
 from ..runs.interpret import AttemptFacts
-from ..slurm import client, site
+from ..slurm import cluster
+from ..slurm.job import end_time, restart_count
 from . import record_writer
 from .decision import COMPLETED, refusal
 from .execute import end_run
@@ -141,8 +142,8 @@ def _write_plan(run_dir: RunDir, plan: AttemptPlan) -> None:
 def _note_job(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
     """Record what the run directory does not have yet of this job and its Slurm."""
     if facts.site is None:  # Slurm did not answer submit, or there was none
-        site.record(run_dir)
-    lookup.note_job(run_dir, facts.submission, me.job_id, client.cluster_name())
+        cluster.record_settings(run_dir)
+    lookup.note_job(run_dir, facts.submission, me.job_id, cluster.cluster_name())
     link_job_log(run_dir)
 
 
@@ -187,7 +188,7 @@ def check_allocation(
         )
     has, key = None, ""
     fits = wanted.fewest_job_nodes <= nodes <= wanted.job_nodes
-    if not fits and client.restart_count(environ) == 0:
+    if not fits and restart_count(environ) == 0:
         has, key = quantity(nodes, "node"), f"slurm.nodes={wanted.nodes}"
         key += f" and slurm.spare_nodes={wanted.spare_nodes}" if wanted.spare_nodes else ""
         change = f"slurm.nodes={nodes - wanted.spare_nodes}"
@@ -223,7 +224,7 @@ def plan_of(
         nodes=chosen.nodes,
         head=head,
         start=round(time.time(), 3),
-        deadline=None if me.is_local else client.end_time(me.job_id),
+        deadline=None if me.is_local else end_time(me.job_id),
         checkpoint=facts.saved.checkpoint,
         quarantined=facts.saved.quarantined,
     )
@@ -236,7 +237,8 @@ def head_here(
 
     resolved: its address, if its name gives one. Raises: RendezvousError, InterfaceError.
     """
-    address, how = rendezvous.head_address(resolved, nodes, launch.interface, client.node_addresses)
+    known = cluster.node_addresses
+    address, how = rendezvous.head_address(resolved, nodes, launch.interface, known)
     port = rendezvous.choose_port(job_id, attempt)
     return Head(address, how, port, interfaces.list_interfaces())
 

@@ -17,7 +17,7 @@ from ..contract.records.timeline import Timeline
 from ..contract.rundir import RunDir
 from ..runs import interpret
 from ..runs.interpret import AttemptFacts
-from ..slurm.client import RequeueResult
+from ..slurm.job import RequeueResult
 from .decision import Decision
 from .ending import Ending
 from .reasons import with_reason

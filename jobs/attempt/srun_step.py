@@ -26,7 +26,8 @@ from ..contract.spec import Spec
 from ..node.interfaces import is_reachable
 from ..runs import interpret, run_lock
 from ..runs.interpret import AttemptFacts
-from ..slurm import client
+from ..slurm import cluster
+from ..slurm.job import restart_count, run_scancel, show_job, signal_steps
 
 # Once an agent has failed, srun ends the others: SIGTERM, and SIGKILL after KillWait (30 s). A
 # command prefix may have work to do, too.
@@ -155,13 +156,13 @@ class _PassOn:
         if any(agent.signals for agent in agents):
             self._is_passed_on = True
         elif not run_lock.is_superseded(self._run_dir, self._job_id, self._attempt):
-            job = client.show_job(self._job_id)
-            is_ours = job is not None and job.restarts == client.restart_count()
+            job = show_job(self._job_id)
+            is_ours = job is not None and job.restarts == restart_count()
             if job is not None and is_ours and job.state == "RUNNING":
                 print_line(
                     f"attempt {self._attempt}: the agents get {name} of the batch script, too"
                 )
-                self._is_passed_on = client.signal_steps(self._job_id, name)
+                self._is_passed_on = signal_steps(self._job_id, name)
 
 
 def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:
@@ -180,7 +181,7 @@ def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:
 
 def _is_at_limit(job_id: str) -> bool:
     """Return whether Slurm is ending the job because of its time limit."""
-    job = client.show_job(job_id)
+    job = show_job(job_id)
     return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
 
 
@@ -193,25 +194,25 @@ def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:
     # scancel without the name of a signal kills the whole step at once, and not the job.
     for step_id in {agent.step_id for agent in left.values() if agent is not None}:
         if step_id is not None and step_id.isdecimal():  # scancel takes a list, too
-            client.cancel(f"{job_id}.{step_id}")
+            run_scancel(f"{job_id}.{step_id}")
 
 
 def unreachable_nodes(
     facts: AttemptFacts, nodes: Iterable[str], is_refusal_enough: bool = False
 ) -> tuple[str, ...]:
-    """Return those of `nodes` whose slurmd does not answer, by `client.is_answering`."""
+    """Return those of `nodes` whose slurmd does not answer, by `cluster.is_answering`."""
     port = (facts.site or SlurmSite()).slurmd_port
     # There are no agents yet for the next attempt.
     agents = dict(zip(facts.nodes, facts.of_nodes.agents, strict=False))
     hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:
-        known = client.node_addresses(named)
+        known = cluster.node_addresses(named)
         hosts |= {node: address for node, address in known.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
         answers = pool.map(
-            lambda host: client.is_answering(host, port, is_refusal_enough), hosts.values()
+            lambda host: cluster.is_answering(host, port, is_refusal_enough), hosts.values()
         )
         return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
 

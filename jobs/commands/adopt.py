@@ -19,7 +19,9 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Slurm
 from ..runs import lookup
 from ..runs.freeze import freeze
-from ..slurm import client, duration, site
+from ..slurm import duration
+from ..slurm.cluster import cluster_name, record_settings
+from ..slurm.job import field_of, job_id_from, show_job
 from . import arguments
 
 
@@ -40,17 +42,17 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
 
     Raises: SpecError, FreezeError; UserError for GPUs that are not the same on each node.
     """
-    job_id = client.job_id_from(os.environ)
+    job_id = job_id_from(os.environ)
     if job_id is None:
         raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
     begin_lines_with_time()  # stderr is the job's log
-    cluster = client.cluster_name()
+    cluster = cluster_name()
     known = lookup.recall(job_id, cluster)
     # A rebuilt cluster counts its job ids from 1 again: only a restart can have a run already.
     if known is not None and "SLURM_RESTART_COUNT" in os.environ:
         return known
     requested = load(config, overrides).spec.slurm
-    job = client.show_job(job_id)
+    job = show_job(job_id)
     if int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1")) > 1:
         sweep = installation.command("sweep")
         print_line(f"warning: each task of the array trains the same spec: {sweep}")
@@ -59,7 +61,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
             f"the job has {few}: each node of a run has as many as the others\n"
             "  hint: ask sbatch for --gpus-per-node"
         )
-    limit = client.field_of(job.text, r"RunTime=\S+ TimeLimit=(\S+)") if job else ""
+    limit = field_of(job.text, r"RunTime=\S+ TimeLimit=(\S+)") if job else ""
     granted = allocation(os.environ, limit, requested)
     loaded = load(config, [*overrides, *granted])
     for line in differences(requested, loaded.spec.slurm):
@@ -67,7 +69,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     of_job = Submission(None, job_id, os.getuid(), os.environ.get("SLURM_CLUSTER_NAME"))
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, of_job)
-        site.record(run_dir)
+        record_settings(run_dir)
         # At a requeue this command has read no spec, which may name another root.
         lookup.remember(run_dir, job_id, cluster, lookup.runs_root())
         hooks.before_queue({run_dir: loaded}, is_on_slurm=True, is_checked=False)

@@ -18,8 +18,8 @@ from ..contract.records import RecordError
 from ..contract.rundir import RunDir
 from ..runs import lookup, run_lock, state
 from ..runs.state import RunPhase, RunState
-from ..slurm import client, job_state
-from ..slurm.client import Job
+from ..slurm import job_state
+from ..slurm.job import Job, run_scancel
 from . import arguments
 from .submit_claim import block_signals, hold_claim
 
@@ -147,7 +147,7 @@ def scancel(jobs: Mapping[RunDir, Iterable[str]], record: BestEffort) -> None:
         for run_dir, of_run in jobs.items():
             with record():  # before scancel: a job that starts meanwhile must find it
                 files.write_atomic(run_dir.cancelled, f"{now}: jobs cancel: {' '.join(of_run)}\n")
-        answer = client.cancel(*ids)
+        answer = run_scancel(*ids)
         if answer is None or answer.returncode != 0:
             for run_dir in unmarked:
                 run_dir.cancelled.unlink(missing_ok=True)

@@ -17,7 +17,8 @@ from ..contract.records.timeline import Timeline
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..runs import lookup
-from ..slurm import client, executor, refusals, site
+from ..slurm import ask, executor, refusals
+from ..slurm.cluster import record_settings
 from ..slurm.hostlist import expand_hostlist
 from ..slurm.sbatch import sbatch_argv
 from .submit_claim import block_signals
@@ -40,7 +41,7 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
         run_dir.job_log.unlink()
     submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)
     records.write(run_dir.submission, submission)
-    record = functools.partial(record_job, run_dir, submission, site.record(run_dir).cluster)
+    record = functools.partial(record_job, run_dir, submission, record_settings(run_dir).cluster)
     return call_sbatch(argv, run_dir.submitit, record)
 
 
@@ -87,7 +88,8 @@ def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> tuple[
     script: the batch script; by default the run directory's frozen one.
     """
     argv = sbatch_argv(spec, run_dir, script)
-    answer = client.test_only(*hooks.launch_command(Program.SBATCH, argv, os.environ, spec))
-    if answer is None or not client.is_answered(answer):
+    argv, environ = hooks.launch_command(Program.SBATCH, argv, os.environ, spec)
+    answer = ask.call([argv[0], "--test-only", *argv[1:]], environ)  # it queues nothing
+    if answer is None or not ask.is_answered(answer):
         return None, ""
     return answer.returncode == 0, (answer.stderr + answer.stdout).strip()

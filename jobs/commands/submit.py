@@ -16,7 +16,7 @@ from ..config.loaded import LoadedSpec
 from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
-from ..slurm import client
+from ..slurm.cluster import is_installed, unloaded_reason
 from . import arguments, packages
 from .queue import queue, test_only
 from .submit_claim import hold_claim
@@ -69,11 +69,11 @@ def choose_cluster(requested: str) -> str:
     """
     if requested == "local":
         return requested
-    if client.is_installed():
+    if is_installed():
         return "slurm"
     if requested == "slurm":
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
-    if reason := client.unloaded_reason():
+    if reason := unloaded_reason():
         raise UserError(
             f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
             "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"

@@ -26,8 +26,9 @@ from ..contract.known_causes import way_out
 from ..contract.records.queued import Claim
 from ..contract.records.queued import Owner as Owner
 from ..contract.rundir import RunDir
-from ..slurm import client, job_list
-from ..slurm.client import Liveness
+from ..slurm import ask, job_list
+from ..slurm.job import restart_count
+from ..slurm.job_list import Liveness
 
 
 class OwnedError(UserError):
@@ -42,10 +43,10 @@ def this_process(job_id: str | None) -> Owner:
 def process(pid: int, job_id: str | None = None) -> Owner:
     """Return the owner for a process of this host."""
     host = socket.gethostname()
-    restart_count = client.restart_count() if job_id else 0
+    restarts = restart_count() if job_id else 0
     cluster = os.environ.get("SLURM_CLUSTER_NAME") if job_id else None
     name = job_id or f"local-{host}-{pid}"
-    return Owner(name, host, pid, start_of(pid), restart_count, os.getuid(), cluster)
+    return Owner(name, host, pid, start_of(pid), restarts, os.getuid(), cluster)
 
 
 def life_of(owner: Owner, patience_s: float = 0.0) -> Liveness:
@@ -146,7 +147,7 @@ def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
         return
     # A job that is refused here ends, and nothing starts it again: ask Slurm patiently. A person at
     # a terminal can try again.
-    life = life_of(other, 0.0 if me.is_local else client.PATIENCE_S)
+    life = life_of(other, 0.0 if me.is_local else ask.PATIENCE_S)
     if life.is_alive:
         state, hint = "is still running it", f"cancel job {other.job_id} first"
     elif life.is_alive is None:

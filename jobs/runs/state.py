@@ -20,7 +20,8 @@ from ..contract.records.queued import RecordedJob, Submission, Successor
 from ..contract.records.training import Result
 from ..contract.rundir import RunDir
 from ..slurm import job_list, job_state
-from ..slurm.client import Job, Liveness
+from ..slurm.job import Job
+from ..slurm.job_list import Liveness
 from . import fact_reader, interpret, run_lock
 from .interpret import RunFacts
 

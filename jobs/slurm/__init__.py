@@ -1,12 +1,13 @@
 """Slurm's clients and what a site's Slurm does. Standard library only, but for the executor.
 
-- client: runs sbatch, scontrol, scancel, and parses their output; one job at a time.
+- ask: runs Slurm's commands, with a time limit and again while slurmctld does not answer.
+- cluster: the Slurm of this host: its settings, partitions and nodes.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
 - hostlist: the names in a list of nodes.
+- job: what Slurm shows of one job, and the requests about it.
 - job_list: many jobs at once, from squeue and sacct.
 - job_state: which states of a job wait, hold nodes, end, or have ended.
 - refusals: the key that a message of a refused job may be about.
-- sbatch: the argv and the environment of sbatch for a run.
-- site: the settings of this Slurm that each run needs.
+- sbatch: the command line of sbatch for a run, and its answer.
 """

@@ -6,7 +6,7 @@ submitit 1.5.4, and replaces the script, the command line and the reading of the
 writes options as `#SBATCH` lines into a file: a newline in such a line would end it, and the shell
 would run the rest. In our command line each option is one argument (`jobs.slurm.sbatch`).
 
-A job queues its successor with the standard library alone, by `jobs.slurm.client.submit`.
+A job queues its successor with the standard library alone, by `jobs.slurm.sbatch.submit`.
 """
 
 import contextlib
@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import FailedError
-from . import client
+from . import ask
+from .job import run_scancel
+from .sbatch import submitted_job
 
 
 class SubmissionError(FailedError):
@@ -52,7 +54,7 @@ def _executor(argv: Sequence[str], folder: Path, queued: list[str]) -> Any:
 
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
-            if (job_id := client.submitted_job(str(string))) is None:
+            if (job_id := submitted_job(str(string))) is None:
                 raise FailedSubmissionError(string)
             queued.append(job_id)
             return job_id
@@ -74,7 +76,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
     messages, before = io.StringIO(), {**os.environ}
     try:
         # submitit prints sbatch's error, and gives sbatch the environment of this process.
-        with contextlib.redirect_stderr(messages), client.say_if_slow(argv[0]):
+        with contextlib.redirect_stderr(messages), ask.say_if_slow(argv[0]):
             _replace_environment({**environ})
             return str(_executor(argv, folder, queued)._submit_command("").job_id)
     except FailedSubmissionError as error:
@@ -84,11 +86,11 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> str
             raise cancel_unrecorded(queued[0], error) from error
         text = messages.getvalue().strip() or str(error)
         code = getattr(error.__cause__, "returncode", None)
-        is_lost = client.NO_ANSWER_IN_TIME.search(text) is not None
+        is_lost = ask.NO_ANSWER_IN_TIME.search(text) is not None
         what = "sbatch was not started" if code is None else "Slurm refused the job"
         if code is not None and code < 0:
             is_lost, what = True, "sbatch was killed or has crashed"
-        elif is_lost or client.NO_CONTACT.search(text):
+        elif is_lost or ask.NO_CONTACT.search(text):
             what = "Slurm does not answer"
         raise SubmissionError(what, argv, text, may_be_queued=is_lost) from error
     finally:
@@ -102,7 +104,7 @@ def _replace_environment(environ: Mapping[str, str]) -> None:
 
 def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError:
     """Cancel a job that could not be recorded, and return the error of its submission."""
-    answer = client.cancel(job_id)
+    answer = run_scancel(job_id)
     if answer is not None and answer.returncode == 0:
         return FailedError(f"job {job_id} was cancelled: it could not be recorded: {error}")
     failed = FailedError(

@@ -1,7 +1,7 @@
 """Whether the jobs of runs live: squeue has those in the queue, sacct also those that are gone.
 
 Slurm answers about a job that it hides as about one that it does not have: then it is unknown
-whether another user's job lives. A missing answer is no exception, as in jobs.slurm.client.
+whether another user's job lives. A missing answer is no exception, as in jobs.slurm.ask.
 Standard library only.
 """
 
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from ..base.console import user_name
 from ..contract.records.queued import RecordedJob
-from . import client, duration, job_state, site
-from .client import Job, Liveness, call
+from . import cluster, duration, job_state
+from .ask import call, output
+from .job import Job, ask_about
 
 # How long the accounting may not know yet that a job has ended. On Slurm 22.05.8 it still showed
 # the start before of a job that slurmctld had forgotten (MinJobAge 5 s).
@@ -25,12 +26,28 @@ _COLUMNS = ("%i", "%T", "%S", "%L", "%D", "%N", "%r", "%U")
 QUEUE_FORMAT = _ROW + _SEPARATOR.join(_COLUMNS)
 
 
+@dataclass(frozen=True)
+class Liveness:
+    """Whether a job or a process lives: it waits, runs, or may start again.
+
+    is_alive: None where that is unknown. Then `why` is a sentence without its dot, and `hint` what
+    a person can do. Only what is known to have ended may be taken over.
+    job: what Slurm shows of a job.
+    """
+
+    is_alive: bool | None
+    why: str = ""
+    hint: str = "try again"
+    job: Job | None = None
+    is_silent: bool = False  # Slurm did not answer
+
+
 def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Liveness:
     """Return whether a job of a run lives.
 
     patience_s: how long to ask again while slurmctld does not answer.
     """
-    job, has_answered = client.ask_about(recorded.job_id, patience_s)
+    job, has_answered = ask_about(recorded.job_id, patience_s)
     jobs = {} if job is None else {recorded.job_id: job}
     queue = Queue(jobs if has_answered else None)
     return queue.lives_of([recorded], is_end_wanted=False)[recorded.job_id]
@@ -49,7 +66,7 @@ def _lives_of_ended(
     It may hide jobs of other users (PrivateData), and this host may ask another cluster: these
     lives are unknown.
     """
-    here = site.settings().get("ClusterName") if any(job.cluster for job in over) else None
+    here = cluster.settings().get("ClusterName") if any(job.cluster for job in over) else None
     absent = [job.job_id for job in over if job.job_id not in shown]
     past = past_states(absent) if absent and is_end_wanted else {}
     lives = {}
@@ -149,7 +166,7 @@ def past_states(job_ids: Iterable[str]) -> dict[str, str]:
     if shutil.which("sacct") is None:
         return {}
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
-    text = client.output(["sacct", *options, f"--jobs={','.join(job_ids)}"])
+    text = output(["sacct", *options, f"--jobs={','.join(job_ids)}"])
     rows = (line.partition("|") for line in text.splitlines() if "|" in line)
     return {job_id: job_state.read(state) for job_id, _, state in rows}
 

@@ -1,16 +1,23 @@
-"""sbatch's command line for a run, as data: each option is one argument.
+"""sbatch's command line for a run, as data: each option is one argument; and its answer.
 
 Standard library only.
 """
 
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..base import installation
 from ..contract.rundir import JOB_LOG, RunDir
 from ..contract.spec import Spec
+from . import ask
 
 SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
+# What sbatch prints; with --parsable, and by wrappers of some sites, a line with the bare id.
+# Source: sbatch/sbatch.c, main; sbatch(1), --parsable.
+_SUBMITTED = re.compile(r"Submitted\s+batch\s+job\s+(\d+)", re.IGNORECASE)
+_BARE_ID = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 
 
 def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]:
@@ -62,3 +69,26 @@ def sbatch_argv(spec: Spec, run_dir: RunDir, script: Path | None = None) -> list
 def argv_of(options: Sequence[str], script: Path, target: Path) -> list[str]:
     """Return the command line that queues the batch script for a run, or for a group of runs."""
     return ["sbatch", *options, str(script), str(target)]
+
+
+def submitted_job(text: str) -> str | None:
+    """Return the job id in sbatch's answer; None if it has none."""
+    found = _SUBMITTED.search(text) or _BARE_ID.search(text)
+    return None if found is None else found[1]
+
+
+def submit(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """Run an sbatch command line; returns the job id, and why there is none.
+
+    It is not repeated if the answer alone was lost: a second job must not be queued.
+    """
+    if shutil.which(argv[0]) is None:
+        return None, "sbatch is missing"
+    answer = ask.call_patiently(argv, environ, is_repeatable=False)
+    if answer is None:
+        text = "sbatch does not answer"
+    else:
+        text = f"{answer.stdout}\n{answer.stderr}".strip()
+        if ask.NO_ANSWER_IN_TIME.search(answer.stderr) is None:
+            return (submitted_job(text) if answer.returncode == 0 else None), text
+    return None, f"{text}: the job may be queued, squeue --me shows it"

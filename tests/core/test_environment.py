@@ -11,7 +11,8 @@ from slurm_job_kit.jobs.base.environment import Program
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.runs.freeze import provenance
 from slurm_job_kit.jobs.runs.git import ask_git
-from slurm_job_kit.jobs.slurm import client, job_list
+from slurm_job_kit.jobs.slurm import job_list
+from slurm_job_kit.jobs.slurm.job import run_scancel, show_job
 
 # Each would change what Slurm's clients print, or which jobs they show.
 OF_CLIENTS = {
@@ -34,8 +35,8 @@ def test_slurms_clients_get_no_filter_and_no_format_of_the_user(slurm, monkeypat
     monkeypatch.setenv("SLURM_CONF", "/etc/x")
     for name, ask in {
         "squeue": lambda: job_list.queue([os.getuid()]),
-        "scontrol": lambda: client.show_job("7"),
-        "scancel": lambda: client.cancel("7"),
+        "scontrol": lambda: show_job("7"),
+        "scancel": lambda: run_scancel("7"),
     }.items():
         ask()
         lines = (slurm.folder / f"{name}.env").read_text().splitlines()

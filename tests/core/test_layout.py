@@ -53,7 +53,7 @@ SIGNALS_FIRST = {"trainer.process.stop", "trainer.plugins.samples.worker_init"}
 # Folders that run on hosts where there is a Python and perhaps nothing else, also through what they
 # import. A rank imports torch after its stop signals; what forks fast imports none.
 STANDARD_LIBRARY_ONLY = re.compile(
-    r"jobs\.(base|contract|node|attempt|slurm\.(client|site))(\..+)?|jobs\.runs\.scratch_purge"
+    r"jobs\.(base|contract|node|attempt|slurm\.(ask|job|cluster))(\..+)?|jobs\.runs\.scratch_purge"
     r"|jobs\.commands\.packages|trainer\.(errors|process\.(events|stop|watcher))"
     r"|trainer\.checkpoint\.(commit|recovery|writer)|trainer\.plugins\.integrations\.whole"
 )

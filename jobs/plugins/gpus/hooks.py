@@ -11,7 +11,7 @@ from ...base import gpus
 from ...base.environment import Program
 from ...contract.problems import Problem, format_value
 from ...contract.spec import Spec
-from ...slurm import client
+from ...slurm.job import field_of, job_id_from, show_job
 
 # slurm.gpus_per_node: 2, a100:2, 3090:2, 1g.5gb:2 (a part of a GPU).
 PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")
@@ -45,8 +45,8 @@ def launch_command(
     """
     words, num_gpus = [*argv], 0 if spec is None else spec.slurm.num_gpus
     if program is Program.SRUN and num_gpus and are_unasked(environ):
-        job = client.show_job(client.job_id_from(environ) or "")
-        if job is not None and not client.field_of(job.text, r"TresPerNode=(\S+)"):
+        job = show_job(job_id_from(environ) or "")
+        if job is not None and not field_of(job.text, r"TresPerNode=(\S+)"):
             words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
     if program is Program.TORCHRUN and spec is not None:
         from . import node_check

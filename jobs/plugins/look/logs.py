@@ -29,7 +29,7 @@ from ...contract.rundir import RunDir
 from ...runs import fact_reader, interpret, lookup, state
 from ...runs.state import RunState
 from ...slurm import job_list
-from ...slurm.client import Liveness
+from ...slurm.job_list import Liveness
 from . import words
 
 BLOCK_BYTES = 1 << 20

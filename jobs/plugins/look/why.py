@@ -24,8 +24,9 @@ from ...runs import fact_reader, interpret, lookup, scratch_purge, state
 from ...runs.interpret import AttemptFacts
 from ...runs.state import RunPhase, RunState
 from ...slurm import job_list, job_state
-from ...slurm.client import Job, Liveness
 from ...slurm.hostlist import expand_hostlist
+from ...slurm.job import Job
+from ...slurm.job_list import Liveness
 from . import pending, words
 
 MAKE = ("", "RUN FLAGS")

@@ -16,7 +16,7 @@ from ...contract.records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...contract.records.queued import Submission
 from ...contract.records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
-from ...slurm.client import Job
+from ...slurm.job import Job
 from .pending import explain
 
 CAUSES = {

@@ -10,8 +10,9 @@ from ...contract.records.nodes import Chosen, Head, node_name
 from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
 from ...runs.interpret import AttemptFacts
-from ...slurm import client
+from ...slurm import ask
 from ...slurm.hostlist import expand_hostlist
+from ...slurm.job import keep_nodes, plain_job_id, show_job, step_argv
 from . import suspects
 from .exclude_nodes import counted_since
 from .lost_nodes import SilentNodes, place_argv
@@ -32,7 +33,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
 
     nodes: that the job had at its start. It gives back those that the last attempt has lost.
     """
-    job = client.show_job(job_id, client.PATIENCE_S)
+    job = show_job(job_id, ask.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     silent = silent_nodes(facts, present)
     if silent:
@@ -40,7 +41,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
     chosen, head = fittest(facts.spec.slurm, present, silent, unfit), None
     lost = [node for node in silent if node in _known_lost(facts) and node not in chosen]
-    if lost and not client.keep_nodes(job_id, [node for node in present if node not in lost]):
+    if lost and not keep_nodes(job_id, [node for node in present if node not in lost]):
         print_line(f"could not release {', '.join(lost)}: Slurm may end the job because of it")
     attempt = facts.newest + 1
     if node_name() != chosen[0]:
@@ -90,8 +91,8 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     # Where Slurm cannot enter the working directory it takes /tmp, which all users can write.
     words = (str(run_dir.path), str(attempt), *nodes)
     command = installation.python_m("jobs.plugins.nodes.head", *words)
-    step_job_id = client.plain_job_id(job_id)
-    answer = client.call(client.step_argv(step_job_id, nodes[0], command, has_terminal=False))
+    step_job_id = plain_job_id(job_id)
+    answer = ask.call(step_argv(step_job_id, nodes[0], command, has_terminal=False))
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

@@ -12,7 +12,7 @@ from ...attempt.open import head_here
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...node import rendezvous
-from ...slurm import client
+from ...slurm.job import job_id_from
 from .choose_nodes import HEAD_FOLLOWS
 
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     run_dir, attempt, *nodes = argv
     launch = Spec.read(RunDir(Path(run_dir)).spec).launch
     resolved = next(iter(rendezvous.resolve(nodes[0])), "")
-    job_id = str(client.job_id_from(os.environ))
+    job_id = str(job_id_from(os.environ))
     head = head_here(launch, job_id, int(attempt), nodes, resolved)
     print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
 

@@ -9,9 +9,9 @@ from ...contract.records import with_plugin
 from ...contract.records.ended import Evidence
 from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
-from ...slurm import client, job_state
-from ...slurm.client import Job
+from ...slurm import cluster, job_state
 from ...slurm.hostlist import expand_hostlist
+from ...slurm.job import Job
 from . import choose_nodes, suspects
 from .exclude_nodes import counted_since, excludable_nodes
 from .reasons import is_failure, reasons_of
@@ -23,7 +23,7 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
     states = {}
     is_running = found.job_state in job_state.ON_NODES
     if is_failure(found) and is_running and not found.would_repeat:
-        states = client.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
+        states = cluster.of_nodes(facts.nodes, r"State=(\S+)")  # such as DOWN*
     before, since = past_of(facts.attempts), counted_since(facts.spec, facts.submission)
 
     def can_do_without(node: str) -> bool:

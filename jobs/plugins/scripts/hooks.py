@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...contract.records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
-    from ...slurm.client import Job
+    from ...slurm.job import Job
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from ...base.environment import Program
 from ...base.errors import UserError
 from ...commands.arguments import RUN
 from ...runs import lookup, state
-from ...slurm import client
+from ...slurm.job import plain_job_id, step_argv
 
 MAKE = ("RUN", "FLAGS")
 
@@ -35,7 +35,7 @@ def command(args: argparse.Namespace) -> int:
     if not 0 <= args.rank < len(plan.nodes) * nproc:
         raise UserError(f"--rank {args.rank}: the ranks are 0 to {len(plan.nodes) * nproc - 1}")
     node = plan.nodes[args.rank // nproc]
-    argv = client.step_argv(client.plain_job_id(job_id), node, ["bash"], has_terminal=True)
+    argv = step_argv(plain_job_id(job_id), node, ["bash"], has_terminal=True)
     print(shlex.join(argv))
     sys.stdout.flush()
     if args.go:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the commands that queue a job need no more than the above
     from ...contract.records.nodes import Chosen
     from ...runs.interpret import AttemptFacts
     from ...runs.run_lock import Owner
-    from ...slurm.client import Job
+    from ...slurm.job import Job
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
@@ -79,10 +79,11 @@ def successor(
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     """Cancel the job's successor: there is nothing left to continue."""
-    from ...slurm import client
     from .successor import waiting
 
     after = None if me is None else waiting(facts, me.job_id)
     if after is not None:
-        client.cancel(after)
+        from ...slurm.job import run_scancel
+
+        run_scancel(after)
         run_dir.successor.unlink(missing_ok=True)

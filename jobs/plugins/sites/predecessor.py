@@ -11,7 +11,8 @@ from ...contract.records.ended import Action, Cause
 from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
 from ...runs.run_lock import Owner
-from ...slurm import client, job_list, job_state
+from ...slurm import ask, job_list, job_state
+from ...slurm.job import show_job
 
 
 class EndedError(FailedError):
@@ -47,7 +48,7 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
     left it to the successor while its job was running.
     """
     # slurmctld keeps the state for some minutes (MinJobAge); after that sacct has it.
-    job = client.show_job(before, client.PATIENCE_S)
+    job = show_job(before, ask.PATIENCE_S)
     state = job_list.end_state(before) if job is None else job.state
     if state == "CANCELLED":
         return Action.CANCEL, f"job {before} was cancelled"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...contract import records
 from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
-from ...slurm.site import settings, show_accounting, show_partitions
+from ...slurm.cluster import settings, show_accounting, show_partitions
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from ...attempt.decision import Action
 from ...contract.records.ended import AttemptRecord, Evidence
 from ...contract.spec import Slurm
-from ...slurm import client
-from ...slurm.site import number, settings
+from ...slurm.cluster import number, settings
+from ...slurm.job import Job, field_of
 from .preemption import query
 
 SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)
@@ -28,7 +28,7 @@ _OTHER_LAUNCHES = 2
 
 
 def slurm_requeues_itself(
-    attempts: Sequence[AttemptRecord], evidence: Evidence, job: client.Job, job_id: str
+    attempts: Sequence[AttemptRecord], evidence: Evidence, job: Job, job_id: str
 ) -> bool:
     """Return whether the kit leaves the requeue to Slurm, which requeues the job once it ends."""
     is_in_grace = job.is_preempted and job.state == "RUNNING" and job.can_requeue
@@ -50,13 +50,13 @@ def slurm_requeues_itself(
     return any(each.preempt_mode == "REQUEUE" and not each.is_clusters for each in here)
 
 
-def is_expedited(job: client.Job) -> bool:
+def is_expedited(job: Job) -> bool:
     """Return whether the user, or a plugin of the site, asked for --requeue=expedite."""
     # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
     flags = r"(?:(?:Gres|Kill|Spread)\w+=\w+ )*"
-    return bool(client.field_of(job.text, rf"{flags}(ExpeditedRequeue=Yes)"))
+    return bool(field_of(job.text, rf"{flags}(ExpeditedRequeue=Yes)"))
 
 
-def is_batch(job: client.Job) -> bool:
+def is_batch(job: Job) -> bool:
     """Return whether Slurm can start a job again; of salloc and srun it starts nothing."""
-    return client.field_of(job.text, r"Requeue=\d+ Restarts=\d+ BatchFlag=(\d)") != "0"
+    return field_of(job.text, r"Requeue=\d+ Restarts=\d+ BatchFlag=(\d)") != "0"

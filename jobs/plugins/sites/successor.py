@@ -19,7 +19,8 @@ from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import lookup
 from ...runs.interpret import AttemptFacts
-from ...slurm import client, job_list, sbatch
+from ...slurm import ask, cluster, job_list, sbatch
+from ...slurm.job import run_scancel, show_job
 from . import preemption
 from .requeue_policy import is_batch
 
@@ -50,7 +51,7 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | Non
         return None, ""
     job = None
     if facts.spec.slurm.restart != "requeue":
-        job = client.show_job(job_id, client.PATIENCE_S)
+        job = show_job(job_id, ask.PATIENCE_S)
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, facts.spec, can_requeue)
     if reason and (job is None or is_batch(job)):
@@ -86,16 +87,16 @@ def queue(
     argv = argv_after(before, job_id, can_requeue)
     argv, environ = hooks.launch_command(Program.SBATCH, argv, os.environ, facts.spec)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
-    new_id, problem = client.submit(argv, environ)
+    new_id, problem = sbatch.submit(argv, environ)
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
         return None, in_one_line(problem)
     try:
         records.write(run_dir.successor, Explained(new_id, job_id, reason))
-        lookup.remember(run_dir, new_id, client.cluster_name())
+        lookup.remember(run_dir, new_id, cluster.cluster_name())
     except OSError:
-        client.cancel(new_id)
+        run_scancel(new_id)
         raise
     print_line(f"job {new_id} waits for the end of job {job_id}, to continue the run: {reason}")
     return new_id, ""
@@ -136,7 +137,7 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
             return present, ""
     if facts.spec.slurm.restart == "requeue":
         return None, ""
-    job = client.show_job(job_id)
+    job = show_job(job_id)
     if job is not None and not is_batch(job):
         return None, ""
     can_requeue = facts.last is None or facts.last.evidence.can_requeue

@@ -22,7 +22,8 @@ from ...contract.rundir import JOB_LOG, RunDir
 from ...runs import lookup, ownership, state
 from ...runs.freeze import link_in_default_root, new_run_id
 from ...runs.state import RunPhase
-from ...slurm import sbatch, site
+from ...slurm import sbatch
+from ...slurm.cluster import record_settings
 from .. import PLUGINS
 from . import points as sweep_points
 from . import record as sweep_record
@@ -133,7 +134,7 @@ def queue_array(
             f"the points ask Slurm for different jobs, but an array is one job\n  hint: {hint}"
         )
     first = next(iter(runs))
-    known = site.record(first)
+    known = record_settings(first)
     array = f"--array={array_tasks(numbers, limit)}"
     argv = sbatch.argv_of([*options, array], first.kit / sbatch.SCRIPT, sweep)
 

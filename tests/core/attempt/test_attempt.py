@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt import attempts, execute
+from slurm_job_kit.jobs.attempt import attempts, collect_evidence, execute
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.slurm import client
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 from tests.core.attempt import attempt_kit
@@ -83,7 +82,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     def silent_for_long(*_):
         run_lock.claim(run, replace(ME, restart_count=1), 2)
 
-    monkeypatch.setattr(client, "show_job", silent_for_long)
+    monkeypatch.setattr(collect_evidence, "show_job", silent_for_long)
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
         close_module.close(run, ME, 1)
     assert not run.attempts.exists()

@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import cluster
 from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.core.run_files import failed, node, opened, write_json
 
@@ -168,7 +168,7 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(
         append_jsonl(run.attempts, record | {"attempt": number - 9})
     opened(run, 1)
     me = run_lock.this_process(job_id)
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
+    monkeypatch.setattr(cluster, "is_answering", lambda place, *_: True)
     close_lost(run, me)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["cause"]) == (decision, "lost")
@@ -180,7 +180,7 @@ def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
     run.spec.write_text(Spec(slurm=Slurm(max_restarts=1)).to_json())
     append_jsonl(run.attempts, entry("requeue", "preemption", progress=True) | {"attempt": 0})
     opened(run, 1)
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: True)
+    monkeypatch.setattr(cluster, "is_answering", lambda place, *_: True)
     close_lost(run, ME)
     last = read_jsonl(run.attempts)[-1]
     assert (last["decision"], last["why"]["budget"]) == ("hold", "max_restarts")
@@ -192,7 +192,7 @@ def test_an_attempt_that_was_lost_with_a_node_names_it_in_the_jobs_log(
     run, monkeypatch, capfd, lost
 ):
     opened(run, 1)
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: place != lost)
+    monkeypatch.setattr(cluster, "is_answering", lambda place, *_: place != lost)
     close_lost(run, ME)
     (last,) = read_jsonl(run.attempts)
     assert (last["decision"], last["cause"]) == ("retry", "node")

@@ -11,8 +11,8 @@ from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import run_lock
 from slurm_job_kit.jobs.runs.run_lock import OwnedError
-from slurm_job_kit.jobs.slurm import client
-from slurm_job_kit.jobs.slurm.client import Liveness
+from slurm_job_kit.jobs.slurm import ask
+from slurm_job_kit.jobs.slurm.job_list import Liveness
 from tests.core.run_files import write_json
 
 
@@ -89,7 +89,7 @@ def test_an_owner_that_may_live_refuses(run, host, words):
 
 
 def test_a_job_that_nobody_can_ask_about_is_not_replaced(run, fake_slurm, monkeypatch):
-    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(ask, "PATIENCE_S", 0.0)
     run_lock.claim(run, run_lock.this_process("7"), 1)
     fake_slurm.answer("scontrol", error="Unable to contact slurm controller", status=1)
     with pytest.raises(OwnedError, match="does not answer whether job 7 still runs"):

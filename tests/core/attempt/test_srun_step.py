@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.runs import fact_reader, interpret
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import cluster
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
@@ -240,7 +240,7 @@ def test_the_first_stop_of_the_shell_counts_and_a_later_one_is_for_the_next_atte
 def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slurm, monkeypatch):
     write_json(run.site, {"slurmd_port": 7000})
     answering = {("10.0.0.1", 7000)}
-    monkeypatch.setattr(client, "is_answering", lambda *place: place[:2] in answering)
+    monkeypatch.setattr(cluster, "is_answering", lambda *place: place[:2] in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
     left = interpret.nodes_without_end(fact_reader.read(run, 1))
     srun_step.end_leftover("7", left)
@@ -261,7 +261,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
         together.wait()
         return host == "n7"
 
-    monkeypatch.setattr(client, "is_answering", is_answering)
+    monkeypatch.setattr(cluster, "is_answering", is_answering)
     silent = srun_step.unreachable_nodes(fact_reader.read(run, 1), nodes)
     assert silent == tuple(node for node in nodes if node != "n7")
 
@@ -276,7 +276,7 @@ def test_srun_is_ended_where_a_node_is_lost(run, waiter, shell, capfd):
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_node_that_was_alone_is_looked_for_by_its_name(run, monkeypatch, address):
     node(run, 0, None, address=address)  # loopback: on every node its own
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: place == address)
+    monkeypatch.setattr(cluster, "is_answering", lambda place, *_: place == address)
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a"]) == ("a",)
 
 
@@ -286,7 +286,7 @@ def test_a_node_without_a_record_is_looked_for_at_the_address_of_slurm(
     """DNS may not know a node's name, and an unknown name counts as a node that answers."""
     shown = "NodeName=b Arch=x\n   NodeAddr=10.0.0.7 NodeHostName=vm-b\n"
     fake_slurm.answer("scontrol", shown, when="show node *")
-    monkeypatch.setattr(client, "is_answering", lambda place, *_: place != "10.0.0.7")
+    monkeypatch.setattr(cluster, "is_answering", lambda place, *_: place != "10.0.0.7")
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), ["a", "b"]) == ("b",)
 
 

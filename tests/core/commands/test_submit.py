@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import lookup
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import ask
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
 
@@ -80,7 +80,7 @@ def test_a_dry_run_without_slurm_writes_nothing(
     here, monkeypatch, capsys, words, client_says, code, text
 ):
     for name, answer in client_says.items():
-        monkeypatch.setattr(client, name, lambda answer=answer: answer)
+        monkeypatch.setattr(submit, name, lambda answer=answer: answer)
     assert main(["submit", "tiny.yaml", "--dry-run", *words]) == code
     output = capsys.readouterr()
     assert text in output.err and bool(output.out) == ("--json" not in words)
@@ -88,14 +88,14 @@ def test_a_dry_run_without_slurm_writes_nothing(
 
 
 def test_an_sbatch_that_is_slower_than_other_commands_queues_the_job(slurm, monkeypatch, capsys):
-    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(ask, "CALL_TIMEOUT_S", 0.1)
     slurm.install("sbatch", "sleep 0.4; echo Submitted batch job 12")
     assert main(["submit", "tiny.yaml"]) == 0
     assert capsys.readouterr().out.startswith("job 12\n")
 
 
-def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, monkeypatch, capsys):
-    monkeypatch.setattr(client, "test_only", lambda argv, env: None)
+def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, capsys):
+    slurm.answer("sbatch", error="Unable to contact slurm controller\n", status=1)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
     assert "did not answer" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ import pytest
 import submitit.core.utils
 
 from slurm_job_kit.jobs.base.errors import FailedError
-from slurm_job_kit.jobs.slurm import client, executor
+from slurm_job_kit.jobs.slurm import ask, executor
 
 HOSTILE = "a 'b' \"c\" $(touch pwned) `d` %j * --wrap=e ü\nline"
 TEXT = "#!/bin/sh\ntrue\n"
@@ -74,7 +74,7 @@ def test_an_sbatch_that_crashes_may_have_queued_the_job(fake_slurm, submit):
 
 
 def test_a_slow_sbatch_is_told_before_it_ends(fake_slurm, submit, monkeypatch, capfd):
-    monkeypatch.setattr(client, "SLOW_S", 0.0)
+    monkeypatch.setattr(ask, "SLOW_S", 0.0)
     fake_slurm.install("sbatch", "/usr/bin/sleep 0.5; echo 'Submitted batch job 4711'")
     assert submit() == "4711"
     assert "still waiting for sbatch" in capfd.readouterr().err

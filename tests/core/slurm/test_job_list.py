@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_job_kit.jobs.contract.records.queued import RecordedJob
 from slurm_job_kit.jobs.slurm import job_list
-from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.slurm.job import Job
 from tests.core.fake_slurm import squeue_line
 
 SACCT = "12|CANCELLED by 0\n13|TIMEOUT\n"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from slurm_job_kit.jobs.slurm import client, job_list, job_state
+from slurm_job_kit.jobs.slurm import job_list, job_state
+from slurm_job_kit.jobs.slurm.job import parse_job, request_requeue
 from tests.core.fake_slurm import squeue_line
 
 # Source: src/common/slurm_protocol_defs.c, job_state_string, of 22.05.8, 24.11.5 and 26.05.5.
@@ -42,7 +43,7 @@ def test_a_word_is_read_alike_from_each_command(fake_slurm, word, state):
     jobs = job_list.queue().jobs
     assert jobs is not None and jobs["7"].state == job_list.past_states(["7"])["7"] == state
     if word and " " not in word:
-        job = client.parse_job(SHOWN.format(word, 0))
+        job = parse_job(SHOWN.format(word, 0))
         assert job is not None and job.state == state
 
 
@@ -60,4 +61,4 @@ def test_a_word_is_read_alike_from_each_command(fake_slurm, word, state):
 )
 def test_a_requeue_is_read_back_in_every_state(fake_slurm, word, restarts, answer):
     fake_slurm.answer("scontrol", SHOWN.format(word, restarts))
-    assert client.requeue("12").answer.value == answer
+    assert request_requeue("12").answer.value == answer

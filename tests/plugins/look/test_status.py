@@ -9,7 +9,8 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.plugins.look import status
 from slurm_job_kit.jobs.runs import run_lock, state
-from slurm_job_kit.jobs.slurm.client import Job, Liveness
+from slurm_job_kit.jobs.slurm.job import Job
+from slurm_job_kit.jobs.slurm.job_list import Liveness
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json
 

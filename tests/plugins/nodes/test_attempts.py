@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.plugins.nodes import choose_nodes
 from slurm_job_kit.jobs.plugins.nodes.records import found_in
 from slurm_job_kit.jobs.runs import run_lock
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import cluster
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
 from tests.plugins.nodes.kit import kept
@@ -38,7 +38,7 @@ def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", nodes[0])
     monkeypatch.setattr(interfaces, "is_own", lambda _: True)
-    monkeypatch.setattr(client, "is_answering", lambda host, *_: host not in silent.split(","))
+    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host not in silent.split(","))
     fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
     if suspects:
         run_files.recorded(run, kept(*suspects, kind=kind))
@@ -58,7 +58,7 @@ def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet
     run_files.recorded(run, kept("n1"))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    monkeypatch.setattr(client, "is_answering", lambda *_: True)
+    monkeypatch.setattr(cluster, "is_answering", lambda *_: True)
     fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
     printed = "*** Welcome ***\nthe agents meet at:\n"
     fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.plugins.nodes import exclude_nodes
 from slurm_job_kit.jobs.runs import fact_reader
-from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.slurm.job import Job
 from tests.core import run_files
 from tests.plugins.nodes.kit import kept
 

@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.plugins.nodes import choose_nodes, lost_nodes
 from slurm_job_kit.jobs.runs import fact_reader
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm import cluster
 from tests.core import run_files
 
 
@@ -36,11 +36,11 @@ def test_a_node_is_lost_that_is_silent_in_three_looks_where_the_run_can_go_on_wi
 ):
     """The network may come back where more nodes are silent than the run can do without."""
     monkeypatch.setattr(lost_nodes, "LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr(client, "is_answering", lambda *_: True)
+    monkeypatch.setattr(cluster, "is_answering", lambda *_: True)
     chosen = choose("a,b,c")
     run_files.opened(run)
     assert [*chosen.lost()] == []
-    monkeypatch.setattr(client, "is_answering", lambda host, *_: host not in silent)
+    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host not in silent)
     looks = [[*chosen.lost()] for _ in range(3)]
     assert looks == [[], [], ["b"] if is_lost else []]
 
@@ -55,7 +55,7 @@ def test_nodes_are_looked_at_every_few_seconds_where_one_can_be_lost(
         asked.append(host)
         return True
 
-    monkeypatch.setattr(client, "is_answering", is_answering)
+    monkeypatch.setattr(cluster, "is_answering", is_answering)
     chosen, now = choose(of_job), time.monotonic()
     run_files.opened(run)
     asked.clear()
@@ -80,7 +80,7 @@ def test_a_lost_node_is_given_back_before_the_next_attempt(
     run, choose, fake_slurm, monkeypatch, capfd, of_job, silent, is_taken_back, is_asked
 ):
     """Else Slurm would end the job later."""
-    monkeypatch.setattr(client, "is_answering", lambda host, *_: host != silent)
+    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host != silent)
     run_files.opened(run)
     lost = {"unreachable_nodes": ["b"]}
     run_files.recorded(run, lost, cause="node", decision="retry")
@@ -91,7 +91,7 @@ def test_a_lost_node_is_given_back_before_the_next_attempt(
 
 
 def test_an_attempt_starts_on_its_nodes_alone(run, choose, fake_slurm, monkeypatch):
-    monkeypatch.setattr(client, "is_answering", lambda host, *_: host != "b")
+    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host != "b")
     fake_slurm.answer("srun")
     chosen = choose("a,b,c")
     plan = decode(AttemptPlan, run_files.plan(nodes=[*chosen.nodes]), "here")

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.slurm import client
+from slurm_job_kit.jobs.slurm.job import plain_job_id
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json
 
@@ -48,4 +48,4 @@ def test_a_job_that_does_not_run_is_refused(on_slurm, slurm, state, capsys):
 
 def test_srun_gets_the_number_of_an_arrays_task(slurm):
     slurm.answer("scontrol", "JobId=15 ArrayJobId=12 ArrayTaskId=3\n")
-    assert (client.plain_job_id("12_3"), client.plain_job_id("12")) == ("15", "12")
+    assert (plain_job_id("12_3"), plain_job_id("12")) == ("15", "12")

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.records.ended import Evidence, read_attempts
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins.sites import requeue_policy
-from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.slurm.job import Job
 from tests.core import run_files
 
 SEEN = Evidence("stopped", "UNKNOWN", "", ("SIGTERM",), False, True, None)

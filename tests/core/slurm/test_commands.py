@@ -10,8 +10,16 @@ import pytest
 
 from slurm_job_kit.jobs.base.console import print_line
 from slurm_job_kit.jobs.contract.records.queued import RecordedJob, RequeueAnswer
-from slurm_job_kit.jobs.slurm import client, job_list
-from slurm_job_kit.jobs.slurm.client import Job
+from slurm_job_kit.jobs.slurm import ask, cluster, job_list, sbatch
+from slurm_job_kit.jobs.slurm.job import (
+    Job,
+    end_time,
+    field_of,
+    job_id_from,
+    parse_job,
+    request_requeue,
+    set_excluded,
+)
 
 # From a real Slurm 22.05, shortened.
 SHOWN = """\
@@ -48,19 +56,19 @@ def slurm(fake_slurm, monkeypatch):
 )
 def test_a_jobs_name_cannot_replace_another_key(name):
     text = SHOWN.format(name=name, preempted="None")
-    assert client.parse_job(text) == Job("RUNNING", "None", 2, uid=1000, text=text)
-    assert client.field_of(text, r"RunTime=\S+ TimeLimit=(\S+)") == "00:30:00"
+    assert parse_job(text) == Job("RUNNING", "None", 2, uid=1000, text=text)
+    assert field_of(text, r"RunTime=\S+ TimeLimit=(\S+)") == "00:30:00"
 
 
 def test_a_job_with_a_preempt_time_is_preempted():
-    job = client.parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
+    job = parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
     assert job is not None
     assert job.is_preempted
 
 
 @pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])
 def test_output_without_a_job_is_none(text):
-    assert client.parse_job(text) is None
+    assert parse_job(text) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def test_output_without_a_job_is_none(text):
     ],
 )
 def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
-    assert client.job_id_from(variables) == job_id
+    assert job_id_from(variables) == job_id
 
 
 # Of slurm_errno.c, 22.05 to 26.05.
@@ -106,18 +114,18 @@ def test_an_array_task_is_named_by_its_array_and_number(variables, job_id):
 )
 def test_an_error_of_the_connection_is_no_answer(text, is_answered):
     answer = subprocess.CompletedProcess(["scontrol"], 1, "", f"slurm_load_jobs error: {text}\n")
-    assert client.is_answered(answer) is is_answered
+    assert ask.is_answered(answer) is is_answered
 
 
 def test_a_call_that_has_ended_is_not_called_slow():
-    client.call(["true"])
+    ask.call(["true"])
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
     assert all(each.finished.is_set() for each in timers if each.function is print_line)
 
 
 def test_a_command_that_hangs_returns_none(monkeypatch):
-    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.1)
-    assert client.call(["sleep", "60"]) is None
+    monkeypatch.setattr(ask, "CALL_TIMEOUT_S", 0.1)
+    assert ask.call(["sleep", "60"]) is None
 
 
 @pytest.mark.parametrize(
@@ -146,27 +154,27 @@ def test_a_job_that_slurm_does_not_have_is_not_alive(slurm, answer, is_alive):
 )
 def test_a_submission_gives_the_job_id_or_what_sbatch_printed(slurm, answer, job_id, problem):
     slurm.answer("sbatch", **answer)
-    found, printed = client.submit(["sbatch", "--hold", "x"], {"PATH": str(slurm.bin)})
+    found, printed = sbatch.submit(["sbatch", "--hold", "x"], {"PATH": str(slurm.bin)})
     assert found == job_id and (problem is None or problem in printed)
     assert slurm.calls == ["sbatch --hold x"]
-    assert client.submit(["sbatch", "x"], {"PATH": "/nowhere"})[0] is None
+    assert sbatch.submit(["sbatch", "x"], {"PATH": "/nowhere"})[0] is None
 
 
 def test_excluded_nodes_are_replaced_and_an_error_is_returned(slurm):
     slurm.answer("scontrol")
-    assert client.set_excluded("12", ["n1", "n2"]) == ""
+    assert set_excluded("12", ["n1", "n2"]) == ""
     assert slurm.calls == ["scontrol update JobId=12 ExcNodeList=n1,n2"]
     slurm.answer("scontrol", error="Access denied\n", status=1)
-    assert client.set_excluded("12", []) == "Access denied"
+    assert set_excluded("12", []) == "Access denied"
     slurm.remove("scontrol")
-    assert "does not answer" in client.set_excluded("12", [])
+    assert "does not answer" in set_excluded("12", [])
 
 
 def test_a_requeue_without_an_answer_returns_no_answer(slurm):
-    assert client.requeue("12").answer is RequeueAnswer.NO_ANSWER
+    assert request_requeue("12").answer is RequeueAnswer.NO_ANSWER
     error = "slurm_load_jobs error: Invalid job id specified"  # slurmctld has lost the job
     slurm.answer("scontrol", error=error, status=1)
-    requeued = client.requeue("12")
+    requeued = request_requeue("12")
     assert requeued.answer is RequeueAnswer.NO_ANSWER
     assert "job 12" in requeued.problem and error in requeued.problem
 
@@ -183,9 +191,9 @@ echo "   JobState=PENDING Reason=BeginTime Dependency=(null)"
 
 def test_a_call_is_repeated_while_slurmctld_does_not_answer(slurm, monkeypatch):
     slurm.install("scontrol", AWAY_TWICE)
-    monkeypatch.setattr(client, "MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr(ask, "MAX_PAUSE_S", 0.01)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    requeued = client.requeue("12")
+    requeued = request_requeue("12")
     assert requeued.job and requeued.job.state == "PENDING"
     assert requeued.answer is RequeueAnswer.ACCEPTED
     asked = ["requeue Incomplete 12", "show job 12", "show job 12"]
@@ -207,19 +215,19 @@ NodeName=a2 CoresPerSocket=1
 
 def test_slurm_shows_addresses_and_other_values_of_nodes(slurm):
     slurm.answer("scontrol", NODES)
-    assert client.node_addresses(["a1", "a2"]) == {"a1": "10.91.0.11", "a2": "a2"}
-    assert client.of_nodes(["a1", "a2"], r"BootTime=(\d+) ") == {"a1": "1764084040"}
+    assert cluster.node_addresses(["a1", "a2"]) == {"a1": "10.91.0.11", "a2": "a2"}
+    assert cluster.of_nodes(["a1", "a2"], r"BootTime=(\d+) ") == {"a1": "1764084040"}
     slurm.answer("scontrol", error="slurm_load_node error: Unable to contact", status=1)
-    assert client.node_addresses(["a1"]) == {}
+    assert cluster.node_addresses(["a1"]) == {}
 
 
 def test_a_slurmd_answers_or_not():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert client.is_answering("127.0.0.1", port)
-    assert not client.is_answering("127.0.0.1", port)
-    assert client.is_answering("127.0.0.1", port, is_refusal_enough=True)
-    assert client.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
+        assert cluster.is_answering("127.0.0.1", port)
+    assert not cluster.is_answering("127.0.0.1", port)
+    assert cluster.is_answering("127.0.0.1", port, is_refusal_enough=True)
+    assert cluster.is_answering("no-such-host.invalid", port)  # unknown: counts as answering
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the kernel has no IPv6")
@@ -227,8 +235,8 @@ def test_a_refusal_over_ipv6_alone_shows_that_the_node_is_up():
     """slurmd listens on IPv4 only unless the site has set EnableIPv6."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
         port = server.getsockname()[1]
-        assert client.is_answering("::1", port)
-    assert client.is_answering("::1", port)
+        assert cluster.is_answering("::1", port)
+    assert cluster.is_answering("::1", port)
 
 
 @pytest.mark.parametrize(
@@ -245,16 +253,16 @@ def test_a_slurm_that_is_not_loaded_is_detected(slurm, tmp_path, variables, path
     slurm.answer("sbatch")
     (tmp_path / "slurm").mkdir()
     environ = {key: value.format(here=tmp_path) for key, value in variables.items()}
-    found = client.unloaded_reason(
+    found = cluster.unloaded_reason(
         {"PATH": "/nowhere"} | environ, [tmp_path / each for each in paths]
     )
     assert found == (reason and reason.format(here=tmp_path))
     # A host without munge and /etc/slurm: Slurm 23.11.
-    assert Path("/run/slurm") in client.CLUSTER_PATHS
+    assert Path("/run/slurm") in cluster.CLUSTER_PATHS
 
 
 def test_the_end_of_the_time_limit_is_in_the_jobs_environment(slurm):
-    assert client.end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
+    assert end_time("7", {"SLURM_JOB_END_TIME": "1795252802"}) == 1795252802.0
     assert slurm.calls == []
 
 
@@ -264,5 +272,5 @@ def test_the_end_of_the_time_limit_is_in_the_jobs_environment(slurm):
 )
 def test_slurm_22_05_prints_the_end_of_the_time_limit_in_squeue(slurm, text, status, expected):
     slurm.answer("squeue", text, status=status)
-    assert client.end_time("7", {}) == expected
+    assert end_time("7", {}) == expected
     assert "--jobs=7" in slurm.calls[0]

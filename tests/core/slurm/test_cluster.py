@@ -5,7 +5,7 @@ import pytest
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.records.queued import SlurmSite
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.slurm import site
+from slurm_job_kit.jobs.slurm import cluster
 
 # From a real Slurm 22.05, shortened.
 CONFIG = """\
@@ -26,14 +26,14 @@ Slurmctld(primary) at ctl is UP
 def test_of_an_unknown_slurm_the_defaults_count_and_nothing_is_recorded(tmp_path, fake_slurm, text):
     fake_slurm.answer("scontrol", text)
     run = RunDir(tmp_path)
-    assert site.record(run) == SlurmSite()
-    assert site.requeued_codes() == frozenset()
+    assert cluster.record_settings(run) == SlurmSite()
+    assert cluster.requeued_codes() == frozenset()
     assert not run.site.exists()
 
 
 def test_the_settings_are_read_from_slurms_output_and_recorded(tmp_path, fake_slurm):
     fake_slurm.answer("scontrol", CONFIG)
     run = RunDir(tmp_path)
-    assert site.record(run) == SlurmSite(10, 7000, "c")
+    assert cluster.record_settings(run) == SlurmSite(10, 7000, "c")
     assert read_json(run.site) == {"kill_wait_s": 10, "slurmd_port": 7000, "cluster": "c"}
-    assert site.requeued_codes() == {7, 9, 10, 11}
+    assert cluster.requeued_codes() == {7, 9, 10, 11}
