@@ -15,8 +15,6 @@ from ...runs import code_snapshot, revision
 from ...runs.freeze import provenance
 from . import spec_changes
 
-MAX_LINES = 40  # of changed files that are shown
-
 
 @dataclass(frozen=True)
 class NewCode:
@@ -58,25 +56,13 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
 
 
 def summary(run_dir: RunDir, new: NewCode) -> list[str]:
-    """Return a line for each file in which the new code differs from that of the run."""
-    lines = []
-    for link, fresh in ((run_dir.code, new.code), (run_dir.kit, new.kit)):
-        old = link.resolve()
-        if code_snapshot.digest_in(old.name) != code_snapshot.digest_in(fresh.name):
-            lines.append(f"git diff --no-index {old} {fresh}")
-            if old.is_dir():
-                names = {name for name, _ in _contents(old) ^ _contents(fresh)}
-                lines += [f" {link.name}/{name}" for name in sorted(names)[:MAX_LINES]]
-            else:
-                lines.append(f" {old} is gone: nothing to compare")
-    return lines
-
-
-def _contents(copy: Path) -> set[tuple[str, str]]:
-    """Return the name and digest of each file of a copy that is still there."""
-    files = code_snapshot.files_of(copy).items()
-    there = ((name, path) for name, path in files if os.path.lexists(path))
-    return {(name, code_snapshot.digest({name: path})) for name, path in there}
+    """Return the command that shows how the new code differs from that of the run; kit alike."""
+    pairs = ((run_dir.code.resolve(), new.code), (run_dir.kit.resolve(), new.kit))
+    return [
+        f"git diff --no-index {old} {fresh}" if old.is_dir() else f"{old} is gone"
+        for old, fresh in pairs
+        if code_snapshot.digest_in(old.name) != code_snapshot.digest_in(fresh.name)
+    ]
 
 
 def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:

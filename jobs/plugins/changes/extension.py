@@ -1,4 +1,4 @@
-"""Whether a complete run gets more steps, and what more steps do to the learning rate."""
+"""Whether a complete run gets more steps."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,6 @@ from ...contract.spec import Spec, Train
 from ...runs import fact_reader, revision
 
 
-def schedule_note(was: Train, now: Train) -> str | None:
-    """Return what another length does to the learning rate; None where it stays as it is."""
-    if (was.epochs, was.max_steps) == (now.epochs, now.max_steps) or now.schedule == "constant":
-        return None
-    return f"train.schedule {now.schedule}: after the saved step it is that of the new length"
-
-
 def check(run_dir: RunDir, spec: Spec, now: Train) -> None:
     """Raises: UserError unless a complete run certainly gets more steps by its changed spec."""
     if not spec.launch.is_trainer:
@@ -32,17 +25,19 @@ def check(run_dir: RunDir, spec: Spec, now: Train) -> None:
     progress = records.read_leniently(Progress, run_dir.progress)
     done = (result and result.global_step) or 0
     total = (progress and progress.total) or done
-    hint = "raise train.epochs, or train.max_steps where that is set; or choose a --checkpoint"
     patience = now.early_stop_patience
     if done < total and was.early_stop_patience is not None:
         is_longer = patience is None or patience > was.early_stop_patience
-        hint = "raise train.early_stop_patience, which ended it, or set it to null"
     elif now.max_steps is not None:
         is_longer = now.max_steps > max(total, was.max_steps or 0)
     else:
         is_longer = was.max_steps is None and now.epochs > was.epochs
     if not is_longer:
-        raise UserError(f"{run_dir.run_id} is complete after {done} steps{HINT}to train on, {hint}")
+        raise UserError(
+            f"{run_dir.run_id} is complete after {done} of {total} steps{HINT}to train on, raise "
+            "train.epochs, or what ended it: train.max_steps, train.early_stop_patience; or "
+            "choose a --checkpoint"
+        )
 
 
 def check_end(now: Train, done: int, is_new_run: bool = False) -> None:

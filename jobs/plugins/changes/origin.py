@@ -42,8 +42,7 @@ class Origin:
             if path[0] not in FIXED and not is_free(path)
         }
         what = f"submit: the spec differs from that of {self.run_dir.run_id}"
-        lines = spec_changes.format_changes(changed, was.train, spec.train)
-        spec_changes.confirm(what, lines, self.is_confirmed)
+        spec_changes.confirm(what, spec_changes.format_changes(changed), self.is_confirmed)
 
     @contextlib.contextmanager
     def begin(self, run_dir: RunDir) -> Iterator[None]:

@@ -15,19 +15,13 @@ from ...contract import records
 from ...contract.batch_sizes import global_batch_size
 from ...contract.checkpoint import reader
 from ...contract.checkpoint.names import checkpoint_names, checkpoint_step
-from ...contract.problems import KeyPath, dotted
+from ...contract.problems import dotted
 from ...contract.records.frozen import KeyChange, Overrides, Revision, SpecChange
 from ...contract.rundir import RunDir
-from ...contract.spec import Spec, Train
+from ...contract.spec import Spec
 from ...runs import revision
-from ...runs.frozen_spec import FIXED, SHAPE, Differences, differences, is_free, setup_script_of
+from ...runs.frozen_spec import FIXED, Differences, differences, is_free, setup_script_of
 from . import extension
-
-# How the ranks share model and optimizer. Any of them loads the state of any other.
-SHARING: tuple[KeyPath, ...] = (("train", "strategy"), ("train", "shard_size"))
-_OTHER_BITS = ' (the same state, other bits from there on: the result is then "same samples")'
-MODEL: tuple[KeyPath, ...] = (("train", "model"), ("train", "model_args"))
-_SAME_SHAPES = " (a checkpoint fits only a model with tensors of the same names and shapes)"
 
 
 def change(
@@ -46,7 +40,7 @@ def change(
     _refuse_other_batch(run_dir, was, spec)
     if spec.launch.is_trainer:
         extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
-    lines = format_changes(weighty, was.train, spec.train)
+    lines = format_changes(weighty)
     confirm("resume: the result depends on what this changes", lines, is_confirmed)
     new: dict[Path, str | None] = {
         run_dir.spec: spec.to_json(),
@@ -103,15 +97,13 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
             )
 
 
-def format_changes(changed: Differences, was: Train, now: Train) -> list[str]:
-    """Return a line for each key: `train.lr: 0.1 -> 0.05`; one more for another length."""
-    lines = []
-    for path, pair in changed.items():
-        old, new = (json.dumps(value, ensure_ascii=False) for value in pair)
-        note = _OTHER_BITS if path in SHAPE + SHARING else ""
-        note = _SAME_SHAPES if path[:2] in MODEL else note
-        lines.append(f"{dotted(path)}: {old} -> {new}{note}")
-    return [*lines, *filter(None, [extension.schedule_note(was, now)])]
+def format_changes(changed: Differences) -> list[str]:
+    """Return a line for each key: `train.lr: 0.1 -> 0.05`."""
+    texts = {
+        path: [json.dumps(value, ensure_ascii=False) for value in pair]
+        for path, pair in changed.items()
+    }
+    return [f"{dotted(path)}: {old} -> {new}" for path, (old, new) in texts.items()]
 
 
 def _is_recorded(run_dir: RunDir, text: str) -> bool:

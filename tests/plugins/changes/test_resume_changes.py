@@ -118,7 +118,7 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     before = state(completed)
     assert main(["resume", "tiny", "train.epochs=3", "train.schedule=cosine"]) == 2
     shown = capsys.readouterr().err
-    assert "train.epochs: 1 -> 3\n" in shown and "train.schedule cosine: " in shown
+    assert "train.epochs: 1 -> 3\n" in shown
     assert state(completed) == before
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     assert not completed.result.exists()
