@@ -4,7 +4,6 @@ Imports no torch, because torch may be the broken part: errors of torch are know
 """
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -293,19 +292,4 @@ def report(error: BaseException, rank: int | None, attempt_dir: AttemptDir | Non
                 would_repeat=would_repeat(error) or kind in REPEATED,
             )
             records.write(attempt_dir.rank_error(rank), record)
-    if not is_peers:
-        _write_torchruns_error(message)
     write_text("", sys.stdout)
-
-
-def _write_torchruns_error(message: str) -> None:
-    """Write the file from which torchrun's summary takes the error; failures are ignored.
-
-    torch's own handler would add a traceback, of the thread that calls it.
-    Source: torch.distributed.elastic.multiprocessing.errors, ErrorHandler.record_exception.
-    """
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    record = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-    with contextlib.suppress(OSError, ValueError):
-        if path:
-            Path(path).write_text(json.dumps({"message": record}), encoding="utf-8")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
@@ -185,19 +184,6 @@ def test_a_damaged_file_of_the_run_directory_is_worth_another_attempt(tmp_path):
     assert done.returncode == errors.EXIT_FAILED and "Traceback" not in done.stderr
     record = read_json(AttemptDir(tmp_path).rank_error(3))
     assert "owner.json: not JSON" in record["error"] and not record["would_repeat"]
-
-
-@pytest.mark.parametrize("name", ["ValueError", "errors.NotFinite", "DistBackendError"])
-def test_torchruns_summary_shows_the_error_of_the_rank_at_fault(tmp_path, name):
-    path = tmp_path / "error.json"
-    environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
-    of_peer = "DistBackendError = type('DistBackendError', (RuntimeError,), {})"
-    fail_with(f"{of_peer}; raise {name}('why')", tmp_path, env=environ)
-    assert path.exists() is (name != "DistBackendError")
-    if path.exists():
-        failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
-        words = "ValueError: why" if name == "ValueError" else "why"
-        assert f"traceback : {words}\n" in str(ChildFailedError("trainer", {0: failure}))
 
 
 @pytest.mark.parametrize(
