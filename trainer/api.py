@@ -9,7 +9,7 @@
     loss       a floating-point tensor [], the sum (not the mean) of the losses of all items
     num_items  how many items that is; an int if it is the same for every training batch on every
                rank, else a tensor []. An item is what the mean is over: a sample, a pixel, a token
-    metrics    {name: tensor []}, sums over the items without a graph; the same names each time
+    metrics    {name: tensor []}, sums over the items; the same names each time
   The kit divides loss and metrics by the number of items of all micro batches of all ranks, so the
   gradient is the mean over the items at any number of ranks. Losses have the unit of the objective
   (nats for the built-in cross-entropies).

@@ -202,13 +202,6 @@ def check_inputs(where: str, inputs: object, n: int) -> None:
     num_inputs = len(inputs) if inputs.ndim else 0
     if num_inputs != n:
         raise UserError(f"{where} returns {num_inputs} inputs for {n} samples: return one for each")
-    check_precision(where, inputs)
-
-
-def check_precision(where: str, inputs: torch.Tensor) -> None:
-    """Raise UserError for inputs in float64. where: the key that returned them."""
-    if inputs.dtype == torch.float64:
-        raise UserError(f"{where} returns inputs as torch.float64: make them float32")
 
 
 def check_batch(content: Batch, n: int) -> None:

@@ -12,7 +12,7 @@ from ..parts import parts
 from ..process.run_handle import RankContext
 from ..user_code import call, load, user_code
 from .sample_rng import SampleRandom
-from .sources import BYTE_SCALE, Batch, RawBatch, check_inputs, check_precision, is_pair
+from .sources import BYTE_SCALE, Batch, RawBatch, check_inputs, is_pair
 
 # (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an
 # attribute takes_batch that is true the first argument and the result are a whole batch; with
@@ -68,7 +68,6 @@ class ToDevice:
                 )
             return content
         inputs, targets = content
-        check_precision("train.dataset", inputs)
         if inputs.dtype == torch.uint8 and not self._takes_bytes:
             inputs = inputs.float().mul_(BYTE_SCALE)
         if self._transform is not None:

@@ -55,7 +55,7 @@ class MeanGradient:
     def _add(self, num_items: int | torch.Tensor, device: torch.device) -> None:
         if self._num_items is None:
             self._num_items = torch.zeros((), dtype=torch.float64, device=device)
-        self._num_items += num_items
+        self._num_items += num_items if isinstance(num_items, int) else num_items.detach()
 
 
 @functools.lru_cache(maxsize=8)

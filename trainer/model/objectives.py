@@ -32,7 +32,7 @@ class Sums:
     loss: float [], the sum of the losses of all items, with its graph.
     num_items: how many items the sum is over. An int stands for a number that is the same for
         every training batch of one size. A tensor [] is added up over all ranks in each step.
-    metrics: for each name the sum over the items, a tensor [] without a graph.
+    metrics: for each name the sum over the items, a tensor [].
     """
 
     loss: torch.Tensor
@@ -44,8 +44,9 @@ class Sums:
         loss = self.loss.detach().double()
         items = self.num_items
         # `full` fills on the device; a copy of a Python number would make the host wait.
-        count = torch.full_like(loss, items) if isinstance(items, int) else items.double()
-        return torch.stack([loss, count, *(value.double() for value in self.metrics.values())])
+        count = torch.full_like(loss, items) if isinstance(items, int) else items
+        values = (count, *self.metrics.values())
+        return torch.stack([loss, *(value.detach().double() for value in values)])
 
     def zero_sums(self) -> Sums:
         """Return sums that add nothing; their backward pass still exchanges the gradients."""
@@ -113,22 +114,10 @@ class Classification:
                 f"train.dataset {train.dataset} returns labels {labels.dtype} "
                 f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
             )
-        if not isinstance(scores, torch.Tensor):
-            raise UserError(
-                f"train.model {train.model} returns a {type(scores).__name__}: have it "
-                f"return a tensor of scores [n, {classes or 'classes'}]"
-            )
-        if scores.ndim < 2 or classes not in (None, scores.shape[1]):
-            named = f"name {classes} classes" if classes else "need scores [n, classes]"
+        if isinstance(scores, torch.Tensor) and classes not in (None, *scores.shape[1:2]):
             raise UserError(
                 f"train.model {train.model} returns scores of shape {tuple(scores.shape)}, "
-                f"but the labels of {train.dataset} {named}"
-            )
-        if (scores.shape[0], *scores.shape[2:]) != labels.shape:
-            raise UserError(
-                f"train.model {train.model} returns scores of shape {tuple(scores.shape)} for "
-                f"labels of shape {tuple(labels.shape)} of {train.dataset}: make them "
-                "[n, classes, ...] and [n, ...]"
+                f"but the labels of {train.dataset} name {classes} classes"
             )
 
 
@@ -223,40 +212,18 @@ def check_sums(sums: object, name: str) -> None:
         raise UserError(
             f"{where} returns a {type(sums).__name__}: return slurm_job_kit.trainer.api.Sums"
         )
-    if not isinstance(sums.loss, torch.Tensor) or sums.loss.ndim:
-        raise UserError(
-            f"{where} returns {_kind(sums.loss)} as its loss: return the sum over the items, a "
-            "tensor []"
-        )
-    if not sums.loss.is_floating_point():
-        raise UserError(
-            f"{where} returns its loss as {sums.loss.dtype}: make it a floating-point number, a "
-            "count has no gradient"
-        )
+    for key, value in {"its loss": sums.loss, "num_items": sums.num_items, **sums.metrics}.items():
+        is_count = key == "num_items" and type(value) is int
+        if not is_count and (not isinstance(value, torch.Tensor) or value.ndim):
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+            raise UserError(
+                f"{where} returns {key} as a {type(value).__name__}{shape}: make it the sum over "
+                "the items, a tensor []"
+            )
     if torch.is_grad_enabled() and not sums.loss.requires_grad:
         raise UserError(
             f"{where}: the loss depends on no trainable parameter of train.model: remove detach() "
             "or no_grad() from the model or the objective"
         )
-    if type(sums.num_items) is not int:
-        _check_scalar(f"{where} returns num_items", sums.num_items, sums.loss, "an int or ")
-    for key, value in sums.metrics.items():
-        _check_scalar(f"{where} returns {key}", value, sums.loss)
     if "loss" in sums.metrics:
         raise UserError(f"{where} returns a metric named loss: that name is taken by the loss")
-
-
-def _check_scalar(what: str, value: object, loss: torch.Tensor, other: str = "") -> None:
-    """Raise UserError unless a value is a tensor [] without a graph on the device of the loss."""
-    if not isinstance(value, torch.Tensor) or value.ndim:
-        raise UserError(f"{what} as {_kind(value)}: make it {other}a tensor []")
-    if value.requires_grad:
-        raise UserError(f"{what} with its graph: call detach() on it")
-    if value.device != loss.device:
-        raise UserError(f"{what} on {value.device}, but its loss is on {loss.device}: move it")
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"

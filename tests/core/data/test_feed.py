@@ -104,7 +104,6 @@ def draws_wrongly(inputs, random):
         (lambda inputs, random: None, "returns a NoneType, not a tensor of 4 inputs"),
         (lambda inputs, random: inputs[1:], "returns 3 inputs for 4 samples: return one for each"),
         (lambda inputs, random: inputs.sum(), "returns 0 inputs for 4 samples: return one"),
-        (lambda inputs, random: inputs.double(), "returns inputs as torch.float64: make them flo"),
         (lambda inputs, random: inputs.to("meta"), "returns inputs on the meta, but this rank is"),
     ],
 )
@@ -141,7 +140,6 @@ class Table(Samples):
     ("given", "words"),
     [
         (lambda x, y: (x[1:], y), "returns 3 inputs for 4 samples: return one for each"),
-        (lambda x, y: (x.double(), y), "returns inputs as torch.float64: make them float32"),
         (lambda x, y: (x, y[1:]), r"returns labels torch.int64 \(3,\) for 4 samples: return one"),
         (lambda x, y: (x, y[0]), r"returns labels torch.int64 \(\) for 4 samples: return one for"),
     ],

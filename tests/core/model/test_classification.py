@@ -67,10 +67,8 @@ LABELS = torch.zeros(4).long()
     ("outputs", "labels", "words"),
     [
         (scores(4, 3), LABELS.float(), "dataset mine returns labels torch.float32 (4,): make them"),
-        ((scores(4, 3), None), LABELS, "model net returns a tuple: have it return a tensor of"),
         (scores(4, 2), LABELS, "model net returns scores of shape (4, 2), but the labels of mine"),
         (scores(4), LABELS, "model net returns scores of shape (4,), but the labels of mine"),
-        (scores(4, 3), LABELS[:, None], "model net returns scores of shape (4, 3) for labels of"),
     ],
 )
 def test_a_classification_that_does_not_fit_names_both_sides(outputs, labels, words):

@@ -63,7 +63,6 @@ NO_BATCH = r"sample \d+ and those after it make no batch: .*"
         (with_fifth((ZERO.byte(), 0)), f"{NO_BATCH}torch.float32, torch.uint8: return tensors"),
         (lambda _: (ZERO, {1, 2}), f"{NO_BATCH}set.*: return tensors or num"),
         (with_fifth((ZERO, 3)), "has the label 3, but labels go from 0 to .*, which is 2"),
-        (lambda _: (ZERO.double(), 0), "^train.dataset returns inputs as torch.float64: make them"),
     ],
 )
 def test_a_wrong_sample_is_a_user_error_in_one_line(make, words, workers=0):
