@@ -19,7 +19,6 @@ from .traces import Process
 POLL_S = 0.02
 ALL_HELD_S = 2.0  # for the other ranks to come to the moment, after the first one
 LATER_S = 0.3  # from a step of the rank that is not warned yet to its next one
-LAUNCHER, FORK = "probe/launcher.py", "a fork of a rank, such as a data worker"
 LEFT_S = 2.0  # for what a training started to end by itself
 KILL_S = 40.0  # for torchrun to end after a rank was killed; it waits 30 s for the others
 DISKS = "disk"  # the folder of the records of the disk, in that of a start
@@ -109,7 +108,7 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
     start.ended, start.code = time.time(), subject.poll() or 0
     left = _end(subject)
     send(signal.SIGKILL, left)
-    start.left = [FORK if LAUNCHER in each else each.strip() for each in left.values() if each]
+    start.left = [each.strip() for each in left.values() if each]
     start.output = log.read_text(encoding="utf-8", errors="replace")
     start.marker, start.processes = subject.marker(), traces.read(own)
     if start.harm is not None and start.recorded:
@@ -160,12 +159,11 @@ def _harm(harm: Harm, subject: Subject, folder: Path, held: Sequence[Path]) -> f
 
 
 def _marked(subject: Subject) -> dict[int, str]:
-    """Return the commands of the processes of the rehearsal, but of those that wait for its end."""
+    """Return the commands of the processes of the rehearsal."""
     found, mark = {}, f"{MARK}={subject.folder}".encode()
-    waiting = (os.getpid(), subject.launcher and subject.launcher.pid)
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if int(folder.name) not in waiting and mark in _words(folder / "environ"):
+            if mark in _words(folder / "environ"):
                 command = b" ".join(_words(folder / "cmdline"))
                 found[int(folder.name)] = command.decode("utf-8", "replace")
         except OSError:  # it has ended, or is another user's

@@ -9,7 +9,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from ...base.errors import UserError
@@ -66,8 +65,7 @@ def command(args: argparse.Namespace) -> int:
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with closing(_subject(args, words, folder)) as subject:
-            found = rehearse(subject, args)
+        found = rehearse(_subject(args, words, folder), args)
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)

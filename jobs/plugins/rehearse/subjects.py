@@ -1,7 +1,6 @@
 """What is rehearsed, a command or a spec of the kit: how it starts, stops, and starts again."""
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,15 +29,12 @@ _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 class Subject:
     """A training that is rehearsed. All its runs have the same path, one after the other.
 
-    ranks: of a start. folder: of the rehearsal. started_in: where the user started it. is_forked:
-    later starts, of a command, are forks of the launcher.
+    ranks: of a start. folder: of the rehearsal. started_in: where the user started it.
     """
 
     ranks: int
     folder: Path
     started_in: Path = field(default_factory=Path.cwd)
-    is_forked: bool = False
-    launcher: subprocess.Popen[bytes] | None = field(default=None, init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     python: str = field(default=sys.executable, init=False)
 
@@ -78,14 +73,6 @@ class Subject:
         """Return what the training recorded at its end: stopped, completed, or nothing."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """End the launcher."""
-        if self.launcher is not None and self.launcher.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.launcher.stdin.close()
-            self.launcher.wait()
-            self.launcher = None
-
 
 @dataclass(kw_only=True)
 class CommandSubject(Subject):
@@ -100,7 +87,6 @@ class CommandSubject(Subject):
     links: Sequence[Path] = ()
     search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
     attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
-    code: Path | None = field(default=None, init=False)  # gets the exit code of a forked start
 
     def __post_init__(self) -> None:
         """Check the words. Raises: UserError."""
@@ -153,8 +139,8 @@ class CommandSubject(Subject):
             (self.place / "kit" / name).mkdir(parents=True)
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
-        """Start torchrun, as a fork of the launcher or by exec."""
-        self.attempt, self.code = self.place / "kit" / f"attempt-{number}", None
+        """Start torchrun."""
+        self.attempt = self.place / "kit" / f"attempt-{number}"
         self.attempt.mkdir()
         env = {
             **env,
@@ -170,40 +156,8 @@ class CommandSubject(Subject):
         }
         argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()
-        if self.is_forked:
-            self._fork(argv, env, log)
-        if not self.is_forked:
-            command = [self.python, signed_torchrun.__file__, *argv]
-            self.process = _popen(command, self.cwd, env, log)
-
-    def _fork(self, argv: list[str], env: Mapping[str, str], log: Path) -> None:
-        """Ask the launcher for a start; is_forked is False if it cannot with this torch."""
-        if self.launcher is None:
-            with open(self.folder / "launcher.log", "wb") as output:
-                self.launcher = subprocess.Popen(
-                    [self.python, "-u", str(PROBE / "launcher.py")],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env={**env, "KIT_REHEARSE": str(self.folder)},
-                    start_new_session=True,
-                )
-        self.code = log.with_name("code")
-        call = {"argv": argv, "env": env, "cwd": self.cwd, "log": log, "code": self.code}
-        assert self.launcher.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.launcher.stdin.write(json.dumps(call, default=str).encode() + b"\n")
-            self.launcher.stdin.flush()
-        while self.is_forked and not self.code.exists():
-            self.is_forked = self.launcher.poll() is None
-            time.sleep(0.01)
-
-    def poll(self) -> int | None:
-        """Return the exit code of torchrun; None while it runs."""
-        if not self.is_forked or self.code is None:
-            return super().poll()
-        code = self.code.read_text()
-        return int(code) if code else None
+        command = [self.python, signed_torchrun.__file__, *argv]
+        self.process = _popen(command, self.cwd, env, log)
 
     def _again(self) -> list[str]:
         """Return the words for a later start, filled in; none if there is no file to fill in."""

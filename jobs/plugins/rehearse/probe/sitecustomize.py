@@ -435,16 +435,8 @@ def run_next() -> None:
         spec.loader.exec_module(module)
 
 
-def arm() -> None:
-    """Begin to record, in this process and in its forks."""
-    for name in WATCHED.keys() & sys.modules.keys():
-        for watch in WATCHED[name]:
-            watch(sys.modules[name])
-    sys.meta_path.insert(0, Watch())
-    watch_files()
-
-
 if __name__ == "sitecustomize":
     if "KIT_REHEARSE" in os.environ:
-        arm()
+        sys.meta_path.insert(0, Watch())
+        watch_files()
     run_next()
