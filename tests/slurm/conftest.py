@@ -40,6 +40,12 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     os.umask(before)
 
 
+@pytest.fixture
+def kit(cluster: Cluster, tmp_path: Path) -> Kit:
+    """The kit's commands on the cluster, with a runs root of the test."""
+    return Kit(cluster, tmp_path)
+
+
 @pytest.fixture(scope="session")
 def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
     """`reference(*overrides)`: the reference run without faults, trained once in a session."""

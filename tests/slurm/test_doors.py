@@ -8,13 +8,7 @@ import pytest
 
 from slurm_job_kit.jobs.contract.rundir import RunDir
 
-from .cluster import Cluster
 from .kit import TABLE, Kit, Run
-
-
-@pytest.fixture
-def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    return Kit(cluster, tmp_path)
 
 
 def ranks_and_hosts(run: Run) -> dict[int, str]:

@@ -1,19 +1,11 @@
 """Nodes meet where their names lead, else at Slurm's NodeAddr, or on launch.interface."""
 
-from pathlib import Path
-
 import pytest
 
 from slurm_job_kit.jobs.base.files import read_json
 
-from .cluster import Cluster
 from .host import IS_SITE
 from .kit import TABLE, Kit, Run
-
-
-@pytest.fixture
-def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    return Kit(cluster, tmp_path)
 
 
 def assert_met_at(run: Run, addresses: list[str], how: str) -> None:

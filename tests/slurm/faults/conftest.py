@@ -12,6 +12,7 @@ import pytest
 from ..cluster import Cluster
 from ..kit import Kit
 from .rows import FAST, Row, is_of, row_of
+from .scenario import ReferenceRuns
 
 # Slurm's default: the cluster's 10 s may be too short for a save and a decision on a busy machine.
 PATIENT = "KillWait=30"
@@ -55,11 +56,6 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture
-def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    return Kit(cluster, tmp_path)
-
-
-@pytest.fixture
 def disk(tmp_path: Path) -> Path:
     """While this file exists no checkpoint of a run with DISK_FILE becomes durable."""
     return tmp_path / "disk-stands-still"
@@ -80,9 +76,9 @@ def patient_site(cluster: Cluster) -> None:
 
 
 @pytest.fixture(autouse=True)
-def row(request: pytest.FixtureRequest) -> Iterator[Row]:
-    """`row.record(run)` names the run that the test shows; then `why` must name the fault."""
-    mine = Row(request.node.name)
+def row(request: pytest.FixtureRequest, kit: Kit, reference: ReferenceRuns) -> Iterator[Row]:
+    """After the test `why` must name the fault of the run that it shows."""
+    mine = Row(request.node.name, kit, reference)
     yield mine
     if request.node.stash.get(_PASSED, False):
         mine.ask_why()

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -139,7 +139,12 @@ def resume(run: Run) -> None:
 
 def send(processes: Sequence[Process], number: signal.Signals) -> int:
     """Signal processes; returns how many of them still existed."""
-    return len(list(_sent(processes, number)))
+    arrived = 0
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+            arrived += 1
+    return arrived
 
 
 def state_of(pid: int) -> str:
@@ -157,13 +162,6 @@ def catches(process: Process, number: signal.Signals) -> bool:
 def is_gone(process: Process) -> bool:
     """Whether a process has ended; checked by its pid, as an orphan leaves the tree alive."""
     return state_of(process.pid) in "XZ"
-
-
-def _sent(processes: Sequence[Process], number: signal.Signals) -> Iterator[int]:
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-            yield process.pid
 
 
 def _second_node(run: Run) -> str:

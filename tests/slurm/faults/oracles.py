@@ -40,13 +40,18 @@ def at_most_one_interval(run: Run) -> None:
         assert later["first_step"] - 1 >= floor, (lost, later)
 
 
-def ended(run: Run, reference: Run, causes_: list[str], num_requeues: int | None = None) -> None:
-    """BW NO; the causes of all attempts, and the requeues if a number is given."""
-    bitwise(run, reference)
+def closed(run: Run, causes_: list[str], num_requeues: int | None = None) -> None:
+    """NO; the causes of all attempts, and the requeues if a number is given."""
     causes(run, causes_)
     if num_requeues is not None:
         requeues(run, num_requeues)
     nothing_left(run)
+
+
+def ended(run: Run, reference: Run, causes_: list[str], num_requeues: int | None = None) -> None:
+    """BW; `closed`."""
+    bitwise(run, reference)
+    closed(run, causes_, num_requeues)
 
 
 def went_on(run: Run, reference: Run, *before: str) -> None:

@@ -1,14 +1,16 @@
-"""The row of the fault table of a test, and the run that the test shows."""
+"""The row of the fault table of a test, its runs, and what `why` says of the one it shows."""
 
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.plugins import PLUGINS
 
-from ..kit import Kit, Run
-from . import why_rows
+from ..kit import PACED, Kit, Run
+from . import harm_storage, why_rows
+from .scenario import Paced, ReferenceRuns, start
 
 # `make test` runs these rows, too, on the first proctrack that a test names; not each test of them.
 # `make test-slow` runs those that are marked slow.
@@ -32,9 +34,46 @@ def is_of(row: int, test: str, has_proctrack: bool) -> bool:
 
 @dataclass
 class Row:
+    """What a test has: the kit's commands, reference runs, and the run that it shows."""
+
     test: str
+    kit: Kit
+    reference: ReferenceRuns
     run: Run | None = None
     answer: dict[str, Any] | None = None  # of `why`, and the records of attempts
+
+    def start(self, *overrides: str, pace: Path | None = None) -> Paced:
+        """Submit the standard run, which the test shows."""
+        paced = start(self.kit, *overrides, pace=pace)
+        self.record(paced.run)
+        return paced
+
+    def begin(self, *overrides: str, step: int = 2) -> Paced:
+        """`start`, once the run has trained so many steps."""
+        paced = self.start(*overrides)
+        paced.run.wait_for_step(step)
+        return paced
+
+    def begin_by_sbatch(self, *options: str, override: str = "") -> Paced:
+        """`begin`, by plain sbatch with these options."""
+        pace = self.kit.runs_root / "pace"
+        pace.parent.mkdir(parents=True, exist_ok=True)
+        pace.touch()
+        words = (PACED, f"launch.env.PACE_FILE={pace}", *filter(None, [override]))
+        options = (*options, "--nodes=3", "--time=10")
+        paced = Paced(self.kit.sbatch(*options, "slurm/ddp.sbatch", *words), pace)
+        self.record(paced.run)
+        paced.run.wait_for_step(2)
+        return paced
+
+    def start_with_path(self, folder: Path, *overrides: str) -> Paced:
+        """`start`, with `folder` first on the PATH of the batch script."""
+        paced = self.start(*overrides, "slurm.sbatch_args.hold=true")
+        setup = paced.run.dir.setup
+        # The batch script sources the first line.
+        setup.write_text(f"export PATH={folder}:$PATH; {setup.read_text()}")
+        harm_storage.release(paced.run)
+        return paced
 
     def record(self, run: Run) -> None:
         """Name the run of the test; call this early, for a test that fails."""

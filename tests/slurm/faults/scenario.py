@@ -12,8 +12,6 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from ..host import IS_SITE
 from ..kit import PACED, Kit, Run
 from ..user_site import QOS_OF_PARTITION
-from . import harm_storage
-from .rows import Row
 
 # Of paced.yaml: three ranks, because two hide a wrong order of summation (a + b = b + a).
 STEPS_PER_EPOCH = 29
@@ -44,48 +42,13 @@ class Paced:
         return self.run.wait(state)
 
 
-def start(kit: Kit, *overrides: str, pace: Path | None = None, row: Row | None = None) -> Paced:
-    """Submit the standard run; a later override wins. Without `pace` the run has its own file.
-
-    row: of the test that shows this run.
-    """
+def start(kit: Kit, *overrides: str, pace: Path | None = None) -> Paced:
+    """Submit the standard run; a later override wins. Without `pace` the run has its own file."""
     if pace is None:
         pace = kit.runs_root / f"pace-{secrets.token_hex(4)}"
         pace.parent.mkdir(parents=True, exist_ok=True)
         pace.touch()
-    run = kit.submit(PACED, f"launch.env.PACE_FILE={pace}", *overrides)
-    if row is not None:
-        row.record(run)
-    return Paced(run, pace)
-
-
-def start_with_path(kit: Kit, folder: Path, *overrides: str) -> Paced:
-    """`start`, with `folder` first on the PATH of the batch script."""
-    paced = start(kit, *overrides, "slurm.sbatch_args.hold=true")
-    setup = paced.run.dir.setup
-    # The batch script sources the first line.
-    setup.write_text(f"export PATH={folder}:$PATH; {setup.read_text()}")
-    harm_storage.release(paced.run)
-    return paced
-
-
-def begin(kit: Kit, row: Row, *overrides: str, step: int = 2) -> Paced:
-    """`start`, once the run has trained so many steps; the row shows this run."""
-    paced = start(kit, *overrides, row=row)
-    paced.run.wait_for_step(step)
-    return paced
-
-
-def begin_by_sbatch(kit: Kit, row: Row, *options: str, override: str = "") -> Paced:
-    """`begin`, by plain sbatch with these options."""
-    pace = kit.runs_root / "pace"
-    pace.parent.mkdir(parents=True, exist_ok=True)
-    pace.touch()
-    words = (PACED, f"launch.env.PACE_FILE={pace}", *filter(None, [override]))
-    run = kit.sbatch(*options, "--nodes=3", "--time=10", "slurm/ddp.sbatch", *words)
-    row.record(run)
-    run.wait_for_step(2)
-    return Paced(run, pace)
+    return Paced(kit.submit(PACED, f"launch.env.PACE_FILE={pace}", *overrides), pace)
 
 
 class ReferenceRuns:

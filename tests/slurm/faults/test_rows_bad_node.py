@@ -4,11 +4,11 @@ import pytest
 
 from slurm_job_kit.jobs.base.files import read_json
 
-from ..kit import Kit, Run
+from ..kit import Run
 from . import oracles
 from .harm_nodes import BAD, faulty
 from .rows import Row
-from .scenario import AT_ONCE, ReferenceRuns, start
+from .scenario import AT_ONCE
 
 pytestmark = pytest.mark.plugin("health", "nodes")
 
@@ -25,11 +25,9 @@ def records(run: Run, attempt: int) -> list[dict[str, object]]:
         ("stop", "preflight: it did not answer within 5 s"),
     ],
 )
-def test_row_25_a_bad_node(
-    kit: Kit, reference: ReferenceRuns, row: Row, harm: str, told: str
-) -> None:
+def test_row_25_a_bad_node(row: Row, harm: str, told: str) -> None:
     """The node is named and left out, and the run completes on the other three nodes."""
-    run = start(kit, *faulty(harm), pace=AT_ONCE, row=row).run
+    run = row.start(*faulty(harm), pace=AT_ONCE).run
     run.wait()
 
     first, second = run.attempts()
@@ -40,20 +38,17 @@ def test_row_25_a_bad_node(
     log = run.dir.job_log.read_text()
     assert f"node {BAD} is left out of the next attempts for 24 h: {told}" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
-    oracles.ended(run, reference(), ["node", "completed"], 1)
+    oracles.ended(run, row.reference(), ["node", "completed"], 1)
 
 
-def test_row_25_a_bad_node_that_the_job_cannot_do_without(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_25_a_bad_node_that_the_job_cannot_do_without(row: Row) -> None:
     """The kit sets no list that Slurm could never satisfy: the job starts again with the node."""
     wanted = ("slurm.sbatch_args.nodelist=n[1-3]", "launch.env.FAULTY_ATTEMPT='1'")
-    run = start(kit, *faulty("wrong", *wanted), pace=AT_ONCE, row=row).run
+    run = row.start(*faulty("wrong", *wanted), pace=AT_ONCE).run
     run.wait()
 
     log = run.dir.job_log.read_text()
     told = f"node {BAD} cannot be left out, too few other nodes"
     assert f"{told}: preflight: a matrix product" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == "(null)"
-    oracles.causes(run, ["node", "completed"])
-    oracles.bitwise(run, reference())
+    oracles.ended(run, row.reference(), ["node", "completed"])

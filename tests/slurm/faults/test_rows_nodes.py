@@ -9,10 +9,10 @@ from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.plugins import PLUGINS
 
 from ..host import IS_SITE
-from ..kit import Kit, Run
+from ..kit import Run
 from . import harm_nodes, harm_slurm, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, begin
+from .scenario import Paced
 
 FIRST, OTHER = 0, 1
 HANG_TIMEOUT_S = 10
@@ -36,12 +36,12 @@ def wait_for_aborts(run: Run, silent: int | None) -> None:
     run.wait_for(lambda: all(each.exists() for each in records), "errors", ABORT_LIMIT_S)
 
 
-def assert_came_back(paced: Paced, reference: ReferenceRuns, lost: str) -> None:
+def assert_came_back(row: Row, paced: Paced, lost: str) -> None:
     """One requeue without the lost node, BW, LK."""
     run = paced.run
     harm_slurm.wait_for_restarts(run, 1)
     paced.finish()
-    oracles.bitwise(run, reference())
+    oracles.bitwise(run, row.reference())
     oracles.at_most_one_interval(run)
     oracles.requeues(run, 1)
     oracles.causes(run, ["node", "completed"])
@@ -49,43 +49,35 @@ def assert_came_back(paced: Paced, reference: ReferenceRuns, lost: str) -> None:
 
 
 @where
-def test_row_17_a_node_loses_power(
-    kit: Kit, reference: ReferenceRuns, row: Row, index: int
-) -> None:
-    paced = begin(kit, row, *SPEC, step=7)
+def test_row_17_a_node_loses_power(row: Row, index: int) -> None:
+    paced = row.begin(*SPEC, step=7)
     lost = harm_nodes.lose_power(paced.run, index)
     wait_for_aborts(paced.run, silent=index)
-    assert_came_back(paced, reference, lost)
+    assert_came_back(row, paced, lost)
 
 
 @harm_slurm.needs_expedited
-def test_row_17_a_node_of_an_expedited_job_loses_power(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_17_a_node_of_an_expedited_job_loses_power(row: Row) -> None:
     """Slurm starts such a job again at once (EXPEDITING), and lets nobody change it until then."""
-    kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
-    paced = begin(kit, row, *SPEC, harm_slurm.EXPEDITED, step=7)
-    assert_came_back(paced, reference, harm_nodes.lose_power(paced.run, OTHER))
+    row.kit.cluster.restart(extra_conf=harm_slurm.WITH_EXPEDITED)
+    paced = row.begin(*SPEC, harm_slurm.EXPEDITED, step=7)
+    assert_came_back(row, paced, harm_nodes.lose_power(paced.run, OTHER))
 
 
 @where
-def test_row_18_a_node_loses_its_network(
-    kit: Kit, reference: ReferenceRuns, row: Row, index: int
-) -> None:
-    paced = begin(kit, row, *SPEC, step=7)
+def test_row_18_a_node_loses_its_network(row: Row, index: int) -> None:
+    paced = row.begin(*SPEC, step=7)
     lost = harm_nodes.cut_off(paced.run, index)
     wait_for_aborts(paced.run, silent=index if IS_SITE else None)
-    assert_came_back(paced, reference, lost)
+    assert_came_back(row, paced, lost)
 
 
-def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
-    kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
-    paced = begin(kit, row, *SPEC, step=7)
+def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(row: Row) -> None:
+    row.kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
+    paced = row.begin(*SPEC, step=7)
     cut = time.time()
     lost = harm_nodes.cut_off(paced.run, OTHER)
-    assert_came_back(paced, reference, lost)
+    assert_came_back(row, paced, lost)
     attempt = paced.run.attempts()[0]
     assert attempt["decision"] == "requeue" and attempt["evidence"]["unreachable_nodes"] == [lost]
     assert attempt["times"]["stop"] - cut < LONG_SLURMD_TIMEOUT_S
@@ -104,13 +96,9 @@ def by_signal(run: Run) -> None:
     ],
 )
 def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
-    kit: Kit,
-    reference: ReferenceRuns,
-    row: Row,
-    warn: Callable[[Run], object],
-    causes: Sequence[str],
+    row: Row, warn: Callable[[Run], object], causes: Sequence[str]
 ) -> None:
-    paced = begin(kit, row)
+    paced = row.begin()
     run, first = paced.run, paced.run.dir.attempt(1)
     warn(run)
     # Not before the warning: a slurmctld that is killed may not have sent the signal.
@@ -122,4 +110,4 @@ def test_row_19_slurmctld_is_away_when_the_run_wants_its_requeue(
     paced.finish()
     cause = run.attempts()[0]["cause"]
     assert cause in causes
-    oracles.went_on(run, reference(), cause)
+    oracles.went_on(run, row.reference(), cause)

@@ -14,10 +14,10 @@ from slurm_job_kit.jobs.contract.rundir import AttemptDir
 from slurm_job_kit.jobs.runs.fact_reader import newest_opened
 from tests.core.run_files import read_progress_steps
 
-from ..kit import Kit, Run
+from ..kit import Run
 from . import harm_processes, oracles
 from .rows import Row
-from .scenario import STEPS_PER_EPOCH, Paced, ReferenceRuns, start
+from .scenario import STEPS_PER_EPOCH, Paced
 
 PHASED = ("train.model=tests.slurm.faults.model:Phased", "train.eval_every_steps=5")
 OFTEN = "checkpoint.every_steps=3"
@@ -96,14 +96,12 @@ def is_stopped_by_slurm(run: Run, attempt: int) -> bool:
     ],
     ids=["start", "training"],
 )
-def test_row_10_signal_in_any_phase(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path, phases: Sequence[str]
-) -> None:
+def test_row_10_signal_in_any_phase(row: Row, tmp_path: Path, phases: Sequence[str]) -> None:
     seed = int(os.environ.get(SEED) or random.randrange(10_000))
     print(f"{SEED}={seed} repeats this")
     chance = random.Random(seed)
     phase_file = tmp_path / "phase"
-    paced = start(kit, *PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}", row=row)
+    paced = row.start(*PHASED, OFTEN, f"launch.env.PHASE_FILE={phase_file}")
     run = paced.run
     moments = Moments(run, phase_file)
     # Five SIGUSR1 before the first checkpoint would hold the run, as five time limits do.
@@ -111,7 +109,7 @@ def test_row_10_signal_in_any_phase(
     for phase, stop in zip(phases, stops, strict=True):
         stop_in(paced, moments, phase, stop, chance)
     paced.finish()
-    oracles.bitwise(run, reference(*PHASED))
+    oracles.bitwise(run, row.reference(*PHASED))
     *stopped, last = run.attempts()
     assert {record["cause"] for record in stopped} <= {"manual_stop", "time_limit"}, stopped
     assert last["cause"] == "completed"

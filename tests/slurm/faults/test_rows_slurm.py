@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ..kit import Kit, Run
+from ..kit import Run
 from . import harm_processes, harm_slurm, oracles
 from .rows import Row
-from .scenario import NAMED_QOS, Paced, ReferenceRuns, begin, start, start_with_path
+from .scenario import NAMED_QOS, Paced
 
 on_every_proctrack = pytest.mark.parametrize(
     "proctrack", ["cgroup", "linuxproc", "pgid"], indirect=True
@@ -23,25 +23,25 @@ def assert_went_on(run: Run, reference: Run, cause: str) -> None:
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-def test_row_01_time_limit(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = begin(kit, row, "slurm.signal_lead_s=110")
+def test_row_01_time_limit(row: Row) -> None:
+    paced = row.begin("slurm.signal_lead_s=110")
     harm_slurm.reach_time_limit(paced.run)
     paced.finish()
-    assert_went_on(paced.run, reference(), "time_limit")
+    assert_went_on(paced.run, row.reference(), "time_limit")
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-def test_row_02_preemption_with_grace(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = begin(kit, row)
+def test_row_02_preemption_with_grace(row: Row) -> None:
+    paced = row.begin()
     harm_slurm.preempt(paced.run)
     paced.finish()
-    assert_went_on(paced.run, reference(), "preemption")
+    assert_went_on(paced.run, row.reference(), "preemption")
 
 
-def start_on_a_disk(kit: Kit, disk: Path, *words: str) -> Paced:
+def start_on_a_disk(row: Row, disk: Path, *words: str) -> Paced:
     words = (*words, f"launch.env.DISK_FILE={disk}", "checkpoint.every_steps=2")
-    return start(kit, *words)
+    return row.start(*words)
 
 
 def wait_for_save_in_flight(run: Run) -> None:
@@ -60,18 +60,17 @@ def assert_stays_cancelled(run: Run) -> None:
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
-def test_row_11_scancel_in_a_step(kit: Kit, row: Row) -> None:
-    run = begin(kit, row).run
+def test_row_11_scancel_in_a_step(row: Row) -> None:
+    run = row.begin().run
     harm_slurm.scancel(run)
     assert_stays_cancelled(run)
 
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
-def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
+def test_row_11_scancel_in_a_save(row: Row, disk: Path) -> None:
     disk.touch()
-    run = start_on_a_disk(kit, disk).run
-    row.record(run)
+    run = start_on_a_disk(row, disk).run
     wait_for_save_in_flight(run)
     harm_slurm.scancel(run)
     run.wait_for_events("stop_seen", 3)
@@ -81,9 +80,8 @@ def test_row_11_scancel_in_a_save(kit: Kit, disk: Path, row: Row) -> None:
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack", "patient_site")
-def test_row_11_scancel_in_a_grace(kit: Kit, disk: Path, row: Row) -> None:
-    run = start_on_a_disk(kit, disk).run
-    row.record(run)
+def test_row_11_scancel_in_a_grace(row: Row, disk: Path) -> None:
+    run = start_on_a_disk(row, disk).run
     run.wait_for_step(3)
     disk.touch()
     urgent = harm_slurm.begin_preemption(run)
@@ -107,16 +105,15 @@ SCANCEL = 'scancel "$SLURM_JOB_ID"'
 
 
 def start_with_late_scontrol(
-    kit: Kit, row: Row, folder: Path, pattern: str, commands: str, *overrides: str
+    row: Row, folder: Path, pattern: str, commands: str, *overrides: str
 ) -> Run:
     """A run whose batch script has the real scontrol, and more at the calls of a shell pattern."""
     late = folder / "bin" / "scontrol"
     late.parent.mkdir()
-    parts = {"path": kit.cluster.env["PATH"], "asked": folder / "asked"}
+    parts = {"path": row.kit.cluster.env["PATH"], "asked": folder / "asked"}
     late.write_text(LATE.format(pattern=pattern, commands=commands, **parts))
     late.chmod(0o755)
-    run = start_with_path(kit, late.parent, *overrides).run
-    row.record(run)
+    run = row.start_with_path(late.parent, *overrides).run
     run.wait_for_step(2)
     return run
 
@@ -128,11 +125,11 @@ def start_with_late_scontrol(
     ids=["before", "after"],
 )
 def test_row_11_scancel_just_before_our_requeue_lands(
-    kit: Kit, tmp_path: Path, row: Row, commands: str, restarts: int
+    row: Row, tmp_path: Path, commands: str, restarts: int
 ) -> None:
     """A plain `scontrol requeue` would bring the cancelled job back to life."""
     # By hand, because since 24.05 Slurm itself requeues a job in the grace of its preemption.
-    run = start_with_late_scontrol(kit, row, tmp_path, '"requeue "*', commands)
+    run = start_with_late_scontrol(row, tmp_path, '"requeue "*', commands)
     harm_processes.warn_rank(run, 1, signal.SIGTERM)
     oracles.stays_cancelled(run, restarts)
     assert (tmp_path / "asked").exists()
@@ -140,10 +137,10 @@ def test_row_11_scancel_just_before_our_requeue_lands(
 
 
 @pytest.mark.usefixtures("patient_site")
-def test_row_11_scancel_just_before_slurms_own_requeue(kit: Kit, tmp_path: Path, row: Row) -> None:
+def test_row_11_scancel_just_before_slurms_own_requeue(row: Row, tmp_path: Path) -> None:
     """`close` has read the job as preempted and asks for the settings; then the scancel comes."""
     config = ('"show config"', f'scontrol "$@"; {SCANCEL}', *NAMED_QOS)
-    run = start_with_late_scontrol(kit, row, tmp_path, *config)
+    run = start_with_late_scontrol(row, tmp_path, *config)
     urgent = harm_slurm.begin_preemption(run)
     run.cluster.wait_job(urgent, "COMPLETED", 120)  # no other job may be left in the queue
     oracles.stays_cancelled(run)

@@ -4,69 +4,63 @@ from pathlib import Path
 
 import pytest
 
-from ..kit import Kit
 from . import data, harm_nodes, harm_slurm, oracles
 from .rows import Row
-from .scenario import AT_ONCE, ReferenceRuns, begin, start
+from .scenario import AT_ONCE
 from .test_rows_spec import UNEVEN_BATCH, expected_samples, trained_on
 
 pytestmark = pytest.mark.plugin("nodes")
 SPARE = ("slurm.spare_nodes=1", "checkpoint.every_steps=5")
 # As on real sites Slurm notices after minutes that a node is lost.
-LATE = "SlurmdTimeout=150"
+SLURM_NOTICES_S = 150
+LATE = f"SlurmdTimeout={SLURM_NOTICES_S}"
 
 
-def test_row_45_a_node_loses_power_and_a_spare_takes_its_place(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_45_a_node_loses_power_and_a_spare_takes_its_place(row: Row) -> None:
     """In the same allocation, without a requeue."""
-    kit.cluster.restart(extra_conf=LATE)
-    paced = begin(kit, row, *SPARE, step=7)
+    row.kit.cluster.restart(extra_conf=LATE)
+    paced = row.begin(*SPARE, step=7)
     run = paced.run
     assert run.attempts() == [] and len(harm_nodes.nodes_of(run)) == 3
     lost = harm_nodes.lose_power(run, 1)
-    run.wait_for(run.attempts, "the end of the attempt", 60)
+    run.wait_for(run.attempts, "the end of the attempt", SLURM_NOTICES_S - 30)
     paced.finish()
 
     first, second = run.attempts()
     assert (first["decision"], second["nodes"]) == ("retry", ["n1", "n3", "n4"])
     assert first["evidence"]["unreachable_nodes"] == [lost]
-    oracles.retried(run, reference(), "node")
+    oracles.retried(run, row.reference(), "node")
 
 
-def test_row_45_the_first_node_is_left_out(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
+def test_row_45_the_first_node_is_left_out(row: Row) -> None:
     """The agents of the next attempt meet on another one, in the same allocation."""
-    run = start(kit, *SPARE, "launch.env.CRASH_NODE=n1", pace=AT_ONCE, row=row).run
+    run = row.start(*SPARE, "launch.env.CRASH_NODE=n1", pace=AT_ONCE).run
     run.wait()
 
     assert [attempt["nodes"] for attempt in run.attempts()][1:] == [
         ["n1", "n2", "n3"],
         ["n2", "n3", "n4"],
     ]
-    oracles.ended(run, reference(), ["crash", "node", "completed"], 0)
+    oracles.ended(run, row.reference(), ["crash", "node", "completed"], 0)
 
 
-def test_row_45_the_node_of_the_batch_script_is_lost(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_45_the_node_of_the_batch_script_is_lost(row: Row) -> None:
     """Slurm starts the job again."""
-    paced = begin(kit, row, *SPARE, step=7)
+    paced = row.begin(*SPARE, step=7)
     lost = harm_nodes.lose_power(paced.run, 0)
     harm_slurm.wait_for_restarts(paced.run, 1)
     paced.run.cluster.power_on(lost)
     paced.finish()
 
-    oracles.ended(paced.run, reference(), ["lost", "completed"], 1)
+    oracles.ended(paced.run, row.reference(), ["lost", "completed"], 1)
 
 
-def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Path) -> None:
+def test_row_48_a_node_is_lost_and_fewer_go_on(row: Row, tmp_path: Path) -> None:
     """In the same allocation. A start takes what it gets: two nodes at least, three at most."""
-    kit.cluster.restart(extra_conf=LATE)
+    row.kit.cluster.restart(extra_conf=LATE)
     folder = tmp_path / "samples"
     folder.mkdir()
-    paced = begin(
-        kit,
-        row,
+    paced = row.begin(
         *("slurm.nodes=2-3", "checkpoint.every_steps=5", f"train.global_batch_size={UNEVEN_BATCH}"),
         *(data.RECORDED, f"launch.env.{data.FOLDER}={folder}"),
         step=7,
@@ -75,7 +69,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     assert harm_nodes.nodes_of(run) == ["n1", "n2", "n3"]
     for node in ("n2", "n4"):
         cluster.power_off(node)
-    run.wait_for(run.attempts, "the end of the attempt", 60)
+    run.wait_for(run.attempts, "the end of the attempt", SLURM_NOTICES_S - 30)
     run.wait_for_step(12)
     assert harm_slurm.restarts(run) == 0
     # Slurm may not have noticed yet that the idle n2 and n4 are gone.
@@ -90,8 +84,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
 
     nodes = [" ".join(attempt["nodes"]) for attempt in run.attempts()]
     assert nodes == ["n1 n2 n3", "n1 n3", "n1 n3", "n1 n3 n4"]
-    oracles.causes(run, ["node", "preemption", "preemption", "completed"])
-    oracles.requeues(run, 2)
+    oracles.closed(run, ["node", "preemption", "preemption", "completed"], 2)
     samples = expected_samples(UNEVEN_BATCH)
     _, after, _, last = (attempt["first_step"] for attempt in run.attempts())
     trained = trained_on(run, folder, (2, 2, 3), UNEVEN_BATCH)
@@ -101,4 +94,3 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(kit: Kit, row: Row, tmp_path: Pat
     steps = f"then 2 after step {after - 1}, then 3 after step {last - 1}"
     assert result["exactness_reason"] == f"world size was 3, {steps}"
     oracles.at_most_one_interval(run)
-    oracles.nothing_left(run)

@@ -14,18 +14,17 @@ from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.data.batches import Batches
 from tests.checkout import copy_checkout
 
-from ..kit import PACED, Kit, Run
+from ..kit import PACED, Run
 from . import data, harm_slurm, harm_storage, oracles
 from .rows import Row
-from .scenario import STEPS_PER_EPOCH, ReferenceRuns, begin, start
+from .scenario import STEPS_PER_EPOCH
 
 GLOBAL_BATCH, NUM_SAMPLES = 48, 1437
 UNEVEN_BATCH = 47  # that two or three ranks cannot share evenly
-NODES = (2, 3, 1)  # by attempt
 
 
 def trained_on(
-    run: Run, folder: Path, nodes_by_attempt: Sequence[int] = NODES, size: int = GLOBAL_BATCH
+    run: Run, folder: Path, nodes_by_attempt: Sequence[int], size: int = GLOBAL_BATCH
 ) -> dict[int, list[int]]:
     """The samples of each global step, sorted, over all ranks and the last attempts.
 
@@ -60,53 +59,64 @@ def expected_samples(size: int = GLOBAL_BATCH) -> dict[int, list[int]]:
 
 
 @pytest.mark.plugin("changes")
-def test_row_26_other_world_size_on_resume(kit: Kit, row: Row, tmp_path: Path) -> None:
-    folder = tmp_path / "samples"
+@pytest.mark.parametrize(
+    ("strategy", "changes", "nodes", "words"),
+    [
+        (
+            *("ddp", ("slurm.nodes=3", "slurm.nodes=1"), (2, 3, 1)),
+            r"world size was 2, then 3 after step \d+, then 1 after step \d+",
+        ),
+        pytest.param(
+            *("fsdp", ("slurm.nodes=2", "train.strategy=ddp"), (3, 2, 2)),
+            r"world size was 3, then 2 after step \d+; train.strategy was fsdp, then ddp after .*",
+            marks=pytest.mark.plugin("sharded"),
+        ),
+    ],
+    ids=["ddp", "fsdp"],
+)
+def test_row_26_other_world_size_or_strategy_on_resume(
+    row: Row, strategy: str, changes: Sequence[str], nodes: Sequence[int], words: str
+) -> None:
+    folder = row.kit.runs_root / "samples"
     folder.mkdir()
-    paced = start(
-        kit,
-        f"slurm.nodes={NODES[0]}",
+    paced = row.start(
+        *(f"train.strategy={strategy}", f"slurm.nodes={nodes[0]}"),
         f"train.global_batch_size={GLOBAL_BATCH}",
         *(data.RECORDED, f"launch.env.{data.FOLDER}={folder}"),
     )
-    row.record(paced.run)
-    for steps, nodes in zip((2, STEPS_PER_EPOCH - 2), NODES[1:], strict=True):
-        paced.run.wait_for_step(steps)
+    for step, change in zip((2, STEPS_PER_EPOCH - 2), changes, strict=True):
+        paced.run.wait_for_step(step)
         harm_storage.stop(paced.run)
-        resumed = kit.resume(paced.run, f"slurm.nodes={nodes}", "--yes")
-        paced = replace(paced, run=resumed)
+        told = row.kit.jobs("resume", paced.run.dir.path, change, check=False)
+        assert told.returncode == 2 and "--yes" in told.stderr, told
+        paced = replace(paced, run=row.kit.resume(paced.run, change, "--yes"))
     paced.finish()
-    row.record(paced.run)
 
-    assert trained_on(paced.run, folder) == expected_samples()
+    assert trained_on(paced.run, folder, nodes) == expected_samples()
     oracles.no_step_redone(paced.run)
-    oracles.causes(paced.run, ["time_limit", "time_limit", "completed"])
+    oracles.closed(paced.run, ["time_limit", "time_limit", "completed"])
     result = paced.run.result()
-    words = r"world size was 2, then 3 after step \d+, then 1 after step \d+"
     if "describe" in PLUGINS:
         assert result["exactness"] == "same samples"
         assert re.fullmatch(words, result["exactness_reason"]), result
 
 
 @pytest.mark.plugin("samples", "changes")
-def test_row_27_other_number_of_data_workers(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    paced = begin(kit, row, data.BY_SAMPLE, "launch.num_workers=0", step=3)
+def test_row_27_other_number_of_data_workers(row: Row) -> None:
+    paced = row.begin(data.BY_SAMPLE, "launch.num_workers=0", step=3)
     harm_storage.stop(paced.run)
-    paced = replace(paced, run=kit.resume(paced.run, "launch.num_workers=2"))
+    paced = replace(paced, run=row.kit.resume(paced.run, "launch.num_workers=2"))
     paced.finish()
-    row.record(paced.run)
-    oracles.ended(paced.run, reference(data.BY_SAMPLE), ["time_limit", "completed"])
+    oracles.ended(paced.run, row.reference(data.BY_SAMPLE), ["time_limit", "completed"])
     oracles.no_step_redone(paced.run)
 
 
 @pytest.mark.plugin("changes")
-def test_row_28_config_and_code_change_between_attempts(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path: Path
-) -> None:
+def test_row_28_config_and_code_change_between_attempts(row: Row, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     copy_checkout(checkout)
-    kit = replace(kit, repository=checkout, runs_root=tmp_path / "runs")
-    paced = begin(kit, row)
+    row.kit = kit = replace(row.kit, repository=checkout, runs_root=tmp_path / "runs")
+    paced = row.begin()
     run = paced.run
     config = checkout / PACED
     text = config.read_text()
@@ -126,6 +136,5 @@ def test_row_28_config_and_code_change_between_attempts(
     assert json.loads(run.dir.spec.read_text())["slurm"]["time"] == "00:20:00"
     paced = replace(paced, run=resumed)
     paced.finish()
-    row.record(paced.run)
-    oracles.ended(paced.run, reference(), ["preemption", "time_limit", "completed"])
+    oracles.ended(paced.run, row.reference(), ["preemption", "time_limit", "completed"])
     oracles.no_step_redone(paced.run)

@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.contract.checkpoint.names import MANIFEST
 from ..kit import PACED, REPOSITORY, Kit
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import ReferenceRuns, start
 from .test_rows_storage import step_of
 
 TOUCH = "touch hacked"
@@ -44,19 +43,19 @@ def assert_nothing_happened(kit: Kit, cwd: Path = REPOSITORY) -> None:
 
 
 @pytest.mark.usefixtures("row")
-def test_row_31_hostile_specs_run_nothing_and_write_nothing(kit: Kit, tmp_path: Path) -> None:
+def test_row_31_hostile_specs_run_nothing_and_write_nothing(row: Row, tmp_path: Path) -> None:
     config = tmp_path / "hostile.yaml"
     for what, text in REFUSED.items():
         config.write_bytes(text.encode("latin-1"))
-        done = kit.jobs("submit", "--json", config, check=False)
+        done = row.kit.jobs("submit", "--json", config, check=False)
         assert (done.returncode, done.stdout) == (2, ""), (what, done)
         assert done.stderr and "Traceback" not in done.stderr, (what, done.stderr)
         assert list(tmp_path.iterdir()) == [config], what
-    assert_nothing_happened(kit)
+    assert_nothing_happened(row.kit)
 
 
 @pytest.mark.usefixtures("row")
-def test_row_31_spoilt_specs_are_taken_or_refused_in_words(kit: Kit, tmp_path: Path) -> None:
+def test_row_31_spoilt_specs_are_taken_or_refused_in_words(row: Row, tmp_path: Path) -> None:
     config, chance = tmp_path / "spoilt.yaml", random.Random(31)
     text = (REPOSITORY / PACED).read_bytes()
     for _ in range(8):
@@ -64,10 +63,10 @@ def test_row_31_spoilt_specs_are_taken_or_refused_in_words(kit: Kit, tmp_path: P
         for place in chance.sample(range(len(text)), 5):
             spoilt[place] = chance.randrange(256)
         config.write_bytes(spoilt)
-        done = kit.jobs("submit", "--dry-run", config, check=False)
+        done = row.kit.jobs("submit", "--dry-run", config, check=False)
         assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, (spoilt, done)
         assert list(tmp_path.iterdir()) == [config], spoilt
-    assert_nothing_happened(kit)
+    assert_nothing_happened(row.kit)
 
 
 class Evil:
@@ -77,12 +76,10 @@ class Evil:
         return os.system, (TOUCH,)
 
 
-def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
-    paced = start(kit, f"name={json.dumps(NAME)}", "checkpoint.every_steps=1", row=row)
+def test_row_31_hostile_name_and_a_pickle_as_checkpoint(row: Row) -> None:
+    paced = row.start(f"name={json.dumps(NAME)}", "checkpoint.every_steps=1")
     run = paced.run
-    assert kit.run("squeue", "--noheader", "--format=%j").stdout == NAME + "\n"
+    assert row.kit.run("squeue", "--noheader", "--format=%j").stdout == NAME + "\n"
     run.wait_for_step(3)
     harm_storage.pause(run)
     newest, older, *_ = harm_storage.committed(run.dir)
@@ -101,6 +98,6 @@ def test_row_31_hostile_name_and_a_pickle_as_checkpoint(
 
     assert run.loaded(2) == {step_of(older)}
     assert f"put aside, {run.dir.checkpoints}/quarantined-{newest}: " in run.dir.job_log.read_text()
-    oracles.ended(run, reference(), ["time_limit", "completed"])
-    assert_nothing_happened(kit, run.dir.path)
-    assert_nothing_happened(kit, run.dir.code)
+    oracles.ended(run, row.reference(), ["time_limit", "completed"])
+    assert_nothing_happened(row.kit, run.dir.path)
+    assert_nothing_happened(row.kit, run.dir.code)

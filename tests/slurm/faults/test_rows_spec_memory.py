@@ -6,10 +6,9 @@ from slurm_job_kit.jobs.base.files import read_jsonl
 
 from ..cluster import Cluster
 from ..host import installed_version
-from ..kit import Kit, Run
+from ..kit import Run
 from . import oracles
 from .rows import Row
-from .scenario import ReferenceRuns, start
 
 # Settings of a site that enforces the memory limit of jobs; cgroup.conf has ConstrainRAMSpace.
 LIMITED = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory"
@@ -17,47 +16,44 @@ if installed_version() >= (24, 11):
     LIMITED += "\nTaskPluginParam=OOMKillStep"  # with cgroup v2 the agents would be killed, too
 
 
-def run_twice(kit: Kit, row: Row, *words: str) -> Run:
+def run_twice(row: Row, *words: str) -> Run:
     """A run whose first attempt fails, and that has completed."""
-    paced = start(kit, *words, "checkpoint.every_steps=1", row=row)
+    paced = row.start(*words, "checkpoint.every_steps=1")
     # At the pace, a save ends before the next one is due.
     paced.run.wait_for_attempts()
     paced.finish()
     return paced.run
 
 
-def test_row_29_an_allocation_fails(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    run = run_twice(kit, row, 'launch.env.EATING="allocator 1"')
+def test_row_29_an_allocation_fails(row: Row) -> None:
+    run = run_twice(row, 'launch.env.EATING="allocator 1"')
     first = run.attempts()[0]
     assert first["decision"] == "retry" and "can't allocate memory" in first["reason"]
     assert (
         "hint: give the job more memory, or use a smaller train.micro_batch_size"
         in run.dir.job_log.read_text()
     )
-    oracles.retried(run, reference(), "out_of_memory")
+    oracles.retried(run, row.reference(), "out_of_memory")
 
 
-def test_row_29_memory_that_is_never_enough_is_held(kit: Kit, row: Row) -> None:
+def test_row_29_memory_that_is_never_enough_is_held(row: Row) -> None:
     words = ('launch.env.EATING="allocator 1 2"', "launch.max_crashes=2")
-    paced = start(kit, *words, row=row)
+    paced = row.start(*words)
     paced.finish("FAILED")
     run = paced.run
-    oracles.causes(run, ["out_of_memory", "out_of_memory"])
+    oracles.closed(run, ["out_of_memory", "out_of_memory"])
     result = run.result()
     assert result["status"] == "held", result
     assert "2 crashes within 24 hours without" in result["reason"], result
     assert "can't allocate memory" in result["reason"] and "\n" not in result["reason"], result
-    oracles.nothing_left(run)
 
 
-def test_row_29_the_kernel_kills_a_rank(
-    cluster: Cluster, kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_29_the_kernel_kills_a_rank(row: Row, cluster: Cluster) -> None:
     if cluster.site.proctrack != "cgroup":
         pytest.skip("no cgroup here that limits memory")
-    baseline = reference()
+    baseline = row.reference()
     cluster.restart(extra_conf=LIMITED)
-    run = run_twice(kit, row, 'launch.env.EATING="kernel 1"', "slurm.mem=2G")
+    run = run_twice(row, 'launch.env.EATING="kernel 1"', "slurm.mem=2G")
     first = run.attempts()[0]
     assert first["decision"] == "retry", first
     assert "the kernel killed " in first["reason"], first

@@ -1,23 +1,22 @@
 """Files are damaged or lost between two attempts (rows 20 and 35)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ..kit import Kit, Run
 from . import harm_storage, oracles
 from .rows import Row
-from .scenario import Paced, ReferenceRuns, begin, start
+from .scenario import Paced
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep_last=99")
 
 
-def pause_behind(step: int, kit: Kit, row: Row) -> Paced:
+def pause_behind(row: Row, step: int) -> Paced:
     """A run that saves at each step, warned after this step and held in the queue."""
-    paced = start(kit, *EVERY_STEP, row=row)
+    paced = row.start(*EVERY_STEP)
     paced.run.wait_for_events("save", step)
     harm_storage.pause(paced.run)
     return paced
@@ -27,37 +26,26 @@ def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
-def assert_put_aside(run: Run, names: Sequence[str], loaded_step: int) -> None:
-    """The second attempt quarantined these, each with its reason, and began with an older one."""
-    oracles.causes(run, ["time_limit", "completed"])
-    assert run.loaded(2) == {loaded_step}
-    assert [len(attempt["quarantined"]) for attempt in run.attempts()] == [0, len(names)]
-    log = run.dir.job_log.read_text()
-    for name in names:
-        aside = run.dir.checkpoints / f"quarantined-{name}"
-        reason = (aside / "REASON").read_text().strip()
-        assert f"a damaged checkpoint was put aside, {aside}: {reason}\n" in log
-
-
-def test_row_20_a_damaged_checkpoint(kit: Kit, reference: ReferenceRuns, row: Row) -> None:
-    """The hint `latest` is stale, too."""
-    paced = pause_behind(3, kit, row)
+def test_row_20_a_damaged_checkpoint(row: Row) -> None:
+    """It is quarantined with the reason, and the next older one loads. `latest` is stale, too."""
+    paced = pause_behind(row, 3)
     run, latest = paced.run, paced.run.dir.checkpoints / "latest"
-    damaged = harm_storage.damage_newest(run.dir, harm_storage.flip_a_bit, file="manifest.json")
+    (damaged,) = harm_storage.damage_newest(run.dir, harm_storage.flip_a_bit, file="manifest.json")
     older, even_older, *_ = harm_storage.committed(run.dir)[1:]
-    assert latest.read_text().strip() == damaged[0]  # it is quarantined now
+    assert latest.read_text().strip() == damaged
     latest.write_text(f"{even_older}\n")
     harm_storage.release(run)
     paced.finish()
-    assert_put_aside(run, damaged, step_of(older))
-    oracles.bitwise(run, reference())
-    oracles.nothing_left(run)
+    assert run.loaded(2) == {step_of(older)}
+    assert [len(attempt["quarantined"]) for attempt in run.attempts()] == [0, 1]
+    aside = run.dir.checkpoints / f"quarantined-{damaged}"
+    told = f"a damaged checkpoint was put aside, {aside}: {(aside / 'REASON').read_text()}"
+    assert told in run.dir.job_log.read_text()
+    oracles.ended(run, row.reference(), ["time_limit", "completed"])
 
 
-def test_row_35_a_purge_takes_what_the_run_can_do_without(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
-    paced = pause_behind(4, kit, row)
+def test_row_35_a_purge_takes_what_the_run_can_do_without(row: Row) -> None:
+    paced = pause_behind(row, 4)
     run = paced.run
     lost = harm_storage.purge(run.dir)
     older = step_of(harm_storage.committed(run.dir)[1])
@@ -71,10 +59,8 @@ def test_row_35_a_purge_takes_what_the_run_can_do_without(
     assert set(kept) <= set(harm_storage.committed(run.dir))
     said = run.dir.job_log.read_text()
     assert f"a damaged checkpoint was put aside, {run.dir.checkpoints}/quarantined-{lost}: " in said
-    oracles.causes(run, ["lost", "completed"])
+    oracles.ended(run, row.reference(), ["lost", "completed"])
     assert not list(run.dir.attempt(1).path.glob("rank-*.log")), "attempt 1 began again"
-    oracles.bitwise(run, reference())
-    oracles.nothing_left(run)
 
 
 @contextmanager
@@ -86,10 +72,10 @@ def away(path: Path, elsewhere: Path) -> Iterator[None]:
 
 @pytest.mark.plugin("changes")
 def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
-    kit: Kit, reference: ReferenceRuns, row: Row, tmp_path_factory: pytest.TempPathFactory
+    row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each time the queued job ends with the reason, writes nothing, and a resume continues."""
-    paced = begin(kit, row, step=3)
+    paced = row.begin(step=3)
     run = paced.run
     harm_storage.stop(run)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -98,7 +84,7 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
 
     def fail_without(path: Path) -> str:
         """The output of a job that starts without this file or folder."""
-        queued = kit.resume(run, "slurm.sbatch_args.hold=true")
+        queued = row.kit.resume(run, "slurm.sbatch_args.hold=true")
         with away(path, elsewhere):
             before = run.dir.job_log.stat().st_size, run.dir.metrics.read_bytes()
             harm_storage.release(queued)
@@ -119,12 +105,11 @@ def test_row_35_a_purge_takes_what_the_run_cannot_do_without(
     assert f"the run had checkpoint {checkpoint}, but " in said
 
     with away(run.dir.spec, elsewhere):
-        told = kit.jobs("resume", run.dir.path, check=False)
+        told = row.kit.jobs("resume", run.dir.path, check=False)
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr.startswith(f"error: {run.dir.spec} is gone\n  hint: ")
     run.dir.setup.unlink()  # recreated by resume
-    resumed = replace(paced, run=kit.resume(run, "slurm.sbatch_args.hold=false"))
+    resumed = replace(paced, run=row.kit.resume(run, "slurm.sbatch_args.hold=false"))
     resumed.finish()
-    row.record(resumed.run)
     # Without its checkpoints the ranks start, and find no checkpoint to read.
-    oracles.ended(run, reference(), ["time_limit", "crash", "completed"])
+    oracles.ended(run, row.reference(), ["time_limit", "crash", "completed"])

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ..kit import Kit
 from . import oracles
 from .rows import Row
-from .scenario import AT_ONCE, ReferenceRuns, start
+from .scenario import AT_ONCE
 
 pytestmark = pytest.mark.plugin("nodes")
 BAD = "n2"
@@ -25,74 +24,61 @@ def seen(all_nodes: int, one_node: str = "") -> str:
     return f"setup=['export PYTHONPATH={STUB} SLURM_GPUS_ON_NODE=2 {shown}']"
 
 
-def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_42_a_node_passes_the_preflight_and_crashes_each_time(row: Row) -> None:
     """After its second crash in a row the run goes on without it."""
-    run = start(kit, OFTEN, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE, row=row).run
+    run = row.start(OFTEN, f"launch.env.CRASH_NODE={BAD}", pace=AT_ONCE).run
     run.wait()
 
     first, second, third = run.attempts()
     assert first["nodes"] == second["nodes"] and BAD not in third["nodes"]
-    oracles.causes(run, ["crash", "node", "completed"])
-    oracles.requeues(run, 1)
     log = run.dir.job_log.read_text()
     assert f"node {BAD} is left out of the next attempts for 24 h: rank 1 on {BAD}: Runtime" in log
     assert run.cluster.job(run.job_id)["ExcNodeList"] == BAD
-    oracles.bitwise(run, reference())
-    oracles.nothing_left(run)
+    oracles.ended(run, row.reference(), ["crash", "node", "completed"], 1)
 
 
-def test_row_42_a_healthy_node_is_accused_once(
-    kit: Kit, reference: ReferenceRuns, row: Row
-) -> None:
+def test_row_42_a_healthy_node_is_accused_once(row: Row) -> None:
     """The run goes on with it, in the same allocation."""
     of_one = (f"launch.env.CRASH_NODE={BAD}", "launch.env.CRASH_ATTEMPT='1'")
-    run = start(kit, OFTEN, *of_one, pace=AT_ONCE, row=row).run
+    run = row.start(OFTEN, *of_one, pace=AT_ONCE).run
     run.wait()
 
     first, second = run.attempts()
     (reason,) = first["evidence"]["plugins"]["nodes"]["reasons"]
     assert (reason["node"], reason["is_left_out"]) == (BAD, False)
     assert first["nodes"] == second["nodes"]
-    oracles.retried(run, reference(), "crash")
+    oracles.retried(run, row.reference(), "crash")
 
 
-def test_row_43_a_failure_follows_the_run(kit: Kit, row: Row) -> None:
+def test_row_43_a_failure_follows_the_run(row: Row) -> None:
     """It is held after the third attempt, on another node, and no node is left out any more."""
-    run = start(kit, OFTEN, "launch.env.CRASH_RANK='1'", pace=AT_ONCE, row=row).run
+    run = row.start(OFTEN, "launch.env.CRASH_RANK='1'", pace=AT_ONCE).run
     run.wait("FAILED")
 
     assert BAD not in run.attempts()[-1]["nodes"]
-    oracles.causes(run, ["crash", "node", "crash"])
-    oracles.requeues(run, 1)
+    oracles.closed(run, ["crash", "node", "crash"], 1)
     result = run.result()
     told = f"the same failure on {BAD} and n3: the run is at fault, no node"
     assert result["status"] == "held" and str(result["reason"]).startswith(told)
-    oracles.nothing_left(run)
 
 
-def test_row_44_a_gpu_fewer_on_one_node(kit: Kit, row: Row) -> None:
+def test_row_44_a_gpu_fewer_on_one_node(row: Row) -> None:
     """The run goes on without the node."""
-    run = start(kit, *GPUS, seen(2, f"{BAD}=1"), pace=AT_ONCE, row=row).run
+    run = row.start(*GPUS, seen(2, f"{BAD}=1"), pace=AT_ONCE).run
     run.wait()
 
     first, second = run.attempts()
     (reason,) = first["evidence"]["plugins"]["nodes"]["reasons"]
     assert (reason["node"], reason["is_left_out"]) == (BAD, True)
     assert BAD not in second["nodes"]
-    oracles.causes(run, ["node", "completed"])
-    oracles.requeues(run, 1)
-    oracles.nothing_left(run)
+    oracles.closed(run, ["node", "completed"], 1)
 
 
-def test_row_44_a_gpu_fewer_on_all_nodes(kit: Kit, row: Row) -> None:
+def test_row_44_a_gpu_fewer_on_all_nodes(row: Row) -> None:
     """It is no node's fault: held in the same allocation."""
-    run = start(kit, *GPUS, seen(1), pace=AT_ONCE, row=row).run
+    run = row.start(*GPUS, seen(1), pace=AT_ONCE).run
     run.wait("FAILED")
 
     assert not [each for each in run.attempts() if "nodes" in each["evidence"]["plugins"]]
     assert "CUDA's driver shows 1 GPU" in str(run.result()["reason"])
-    oracles.causes(run, ["crash"] * 2)
-    oracles.requeues(run, 0)
-    oracles.nothing_left(run)
+    oracles.closed(run, ["crash"] * 2, 0)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from ..host import PATH
-from ..kit import Kit
 from . import harm_slurm
-from .scenario import NAMED_QOS, start_with_path
+from .rows import Row
+from .scenario import NAMED_QOS
 
 CLIENTS = ("sbatch", "scancel", "scontrol", "squeue", "sacct", "sinfo")
 # One of them asks for the NodeAddr: the first node knows itself as 127.0.1.1, as on a stock Debian,
@@ -27,11 +27,11 @@ def count(folder: Path) -> Path:
     return log
 
 
-def test_an_attempt_calls_slurm_at_most_seven_times(kit: Kit, tmp_path: Path) -> None:
+def test_an_attempt_calls_slurm_at_most_seven_times(row: Row, tmp_path: Path) -> None:
     folder = tmp_path / "counting"
     folder.mkdir()
     log = count(folder)
-    paced = start_with_path(kit, folder, *NAMED_QOS)
+    paced = row.start_with_path(folder, *NAMED_QOS)
     paced.run.wait_for_step(2)
     harm_slurm.preempt(paced.run)
     paced.finish()

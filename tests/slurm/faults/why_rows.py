@@ -37,7 +37,7 @@ EXPECTED: dict[str, str | None] = {
     "21_a_save_meets_an_error[EDQUOT": "quota",
     "21_a_save_meets_an_error[EROFS": "permission",
     "21_a_save_meets_an_error[ENOSPC": "disk_full",
-    "21_a_disk": "batch_script_killed",
+    "21_a_disk": "batch_script_killed|process_killed",
     "22": "hang",
     "23": None,
     "24": "user_code max_crashes",
