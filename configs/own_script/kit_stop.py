@@ -4,7 +4,7 @@
     stop = Stop()                    # early: stop signals before it have no effect (see below)
     for step in ...:                 # counted from 1 over the whole run, not over this start
         ...                          # one training step on every rank
-        stop.progress(step, total, loss=loss)  # optional: make status and the log show it
+        stop.progress(step, total, loss=loss)  # optional: make status shows it
         if stop.should_stop(step):   # the same answer on all ranks
             ...                      # save: rank 0, or every rank
             stop.saved(step)         # optional, after each save: counts as progress of the run
@@ -21,7 +21,6 @@ script exits with 0 and without a marker, its run is complete, with two exceptio
 it is started again, and with fewer reported steps than `total` it counts as failed.
 """
 
-import atexit
 import contextlib
 import json
 import math
@@ -32,7 +31,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-WRITE_S, PRINT_S = 1, 10  # the shortest time between two writes of progress.json, two lines
+WRITE_S = 1  # the shortest time between two writes of progress.json
 # About the time between two agreements of the ranks, and the most calls: the next may be slower.
 AGREE_S, MAX_CALLS = 0.05, 16
 
@@ -47,8 +46,7 @@ class Stop:
         self.is_agreed, self.calls, self.interval = False, 0, 1
         self.last_agreement = time.monotonic()
         self.reported: tuple[int, int | None, dict[str, Any]] | None = None
-        self.left_out: set[str] = set()  # names with a value that is no number
-        self.written, self.printed, self.next_write, self.next_print = -1, -1, 0.0, 0.0
+        self.written, self.next_write = -1, 0.0
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if self.file else ():
             signal.signal(number, self._warn)
 
@@ -98,51 +96,25 @@ class Stop:
         is_any, self.interval = values.tolist()
         self.is_agreed = bool(is_any)
 
-    def progress(self, step: int, total: int | None = None, **metrics: Any) -> None:
+    def progress(self, step: int, total: float | None = None, **metrics: Any) -> None:
         """Report a finished step of `total` steps, and metrics; rank 0 writes them once a second.
 
         Call it after each step, on all ranks or on rank 0. It reads a tensor only when it writes.
-        What is no number is left out, with one warning; total: None or -1 if there is no end.
+        What is no number is left out; total: None or -1 if there is no end.
         """
-        self.report(step, total, metrics)
-
-    def report(self, step: int, total: float | None, metrics: dict[str, Any]) -> None:
-        """Do what `progress` does, for metrics of any name."""
-        if self.file is None or self.rank != 0 or (done := self._whole("step", step)) is None:
+        if self.file is None or self.rank != 0 or (done := _whole(step)) is None:
             return
-        steps = None if total is None else self._whole("total", total)
+        steps = _whole(total) or None
         if self.reported is None:
-            atexit.register(self._report, is_exit=True)
             self._note_first_step(done)
-        self.reported = done, steps or None, metrics
+        self.reported = done, steps, metrics
         if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()
 
     def saved(self, step: int) -> None:
         """Report that a complete checkpoint of this step is on the disk, in whatever folder."""
-        done = self._whole("step", step) if self.file is not None and self.rank == 0 else None
-        if done is not None:
+        if self.file is not None and self.rank == 0 and (done := _whole(step)) is not None:
             self._write(self._run_dir() / "saved.json", {"step": done})
-
-    def _whole(self, name: str, value: Any) -> int | None:
-        number = self._number(name, value)
-        return int(number) if number is not None and 0 <= number < math.inf else None
-
-    def _number(self, name: str, value: Any) -> float | None:
-        """Return a value as a number; None for what is none, with one warning for each name."""
-        with contextlib.suppress(Exception):  # of whatever kind: no report ends a training
-            if not isinstance(value, (str, bytes)):
-                return float(value)
-        if name not in self.left_out:
-            self.left_out.add(name)
-            kind = "None" if value is None else f"of type {type(value).__name__}"
-            what = f"kit_stop: {name} is left out of the reports: it is {kind}, not a number"
-            self._print(what, sys.stderr)
-        return None
-
-    def _print(self, text: str, file: Any = None) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a full disk ends no training
-            print(text, file=file, flush=True)
 
     def _run_dir(self) -> Path:
         return Path(str(self.file)).parent.parent
@@ -153,33 +125,24 @@ class Stop:
         try:
             with open(self._run_dir() / "timeline/rank-00000.jsonl", "a") as file:
                 file.write(json.dumps(event) + "\n")
-        except OSError as error:  # a full disk ends no training
-            self._print(f"kit_stop: {error}", sys.stderr)
+        except OSError as error:
+            _warn_of(error)
 
-    def _report(self, is_last: bool = False, is_exit: bool = False) -> None:
-        """Write the newest report to progress.json; to the log every ten seconds, and the last."""
-        if self.reported is None:
-            return
-        step, total, metrics = self.reported
-        if is_exit:  # perhaps after an error: reading a tensor of a GPU may then hang
-            metrics = {name: n for name, n in metrics.items() if isinstance(n, (int, float))}
-        read = {str(name): self._number(str(name), value) for name, value in metrics.items()}
-        numbers = {name: number for name, number in read.items() if number is not None}
-        now = time.monotonic()
-        if step != self.printed and (is_last or is_exit or now >= self.next_print):
-            shown = "".join(f"  {name} {number:.4g}" for name, number in numbers.items())
-            self._print(f"step {step}/{total or '?'}{shown}")
-            self.printed, self.next_print = step, now + PRINT_S
-        if step != self.written:
+    def _report(self) -> None:
+        """Write the newest report to progress.json."""
+        if self.reported is not None and self.reported[0] != self.written:
+            step, total, metrics = self.reported
+            read = {name: _number(value) for name, value in metrics.items()}
+            numbers = {name: number for name, number in read.items() if number is not None}
             values = {"step": step, "total": total, "metrics": numbers}
             self._write(self._run_dir() / "progress.json", values)
-            self.written, self.next_write = step, now + WRITE_S
+            self.written, self.next_write = step, time.monotonic() + WRITE_S
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
         try:
             replace(path, value)
-        except OSError as error:  # a full disk ends no training
-            self._print(f"kit_stop: {error}", sys.stderr)
+        except OSError as error:
+            _warn_of(error)
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run continues in the next attempt."""
@@ -190,14 +153,32 @@ class Stop:
         self._leave("completed")
 
     def _leave(self, status: str) -> None:
-        self._report(is_last=True)
+        self._report()
         if self.file is not None and self.rank == 0:
             marker = Path(self.file).with_name("outcome.json")
-            replace(marker, {"status": status, "global_step": self._whole("step", self.step)})
+            replace(marker, {"status": status, "global_step": _whole(self.step)})
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(0)  # Python's tear-down of DDP over gloo may hang for ever (torch 2.13)
+
+
+def _number(value: Any) -> float | None:
+    """Return a value as a number; None for what is none."""
+    with contextlib.suppress(Exception):  # of whatever kind: no report ends a training
+        return None if isinstance(value, (str, bytes)) else float(value)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and 0 <= number < math.inf else None
+
+
+def _warn_of(error: OSError) -> None:
+    """Print an error of a report: a full disk ends no training."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"kit_stop: {error}", file=sys.stderr, flush=True)
 
 
 def replace(path: Path, value: dict[str, Any]) -> None:

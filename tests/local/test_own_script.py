@@ -134,7 +134,6 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     )
     result = read_json(run.result)
     assert (result["global_step"], result["steps_redone"]) == (STEPS, 0)
-    assert f"step {STEPS}/{STEPS}  loss 0.0" in run.rank_log(0).read_text()
     status, stdout, _ = kit.run("status", run.run_id)
     assert status == 0
     for text in ("completed\n", f"step {STEPS}/{STEPS}\n", "loss 0.0", "attempt 2 "):

@@ -119,12 +119,12 @@ def test_a_training_without_a_step_is_not_complete(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "_exit", exits.append)
     batches = sampler(monkeypatch)
     with pytest.raises(ValueError, match="ends after 0 steps"):
-        Keeper(tmp_path, batches=batches).stop.completed()
+        Keeper(tmp_path, batches=batches).completed()
     checkpoint = save_state(Keeper(tmp_path, batches=batches), tmp_path)
     resumed = Keeper(tmp_path, batches=batches)
     resumed.restore(checkpoint)  # of the last step, and no step is left
     resumed.watch()
-    resumed.stop.completed()
+    resumed.completed()
     assert exits == [0]
 
 

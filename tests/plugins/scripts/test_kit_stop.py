@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -123,7 +121,7 @@ def test_ranks_agree_by_the_clock_and_all_stop_although_one_alone_was_warned(
 
 
 def test_without_the_kit_nothing_stops_or_is_written_and_signals_are_left_alone(
-    kit_stop, monkeypatch, tmp_path, at_exit, capsys
+    kit_stop, monkeypatch, tmp_path
 ):
     monkeypatch.delenv("KIT_STOP_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -135,7 +133,7 @@ def test_without_the_kit_nothing_stops_or_is_written_and_signals_are_left_alone(
     stop.saved(1)
     with pytest.raises(SystemExit):
         stop.completed()
-    assert os.listdir(tmp_path) == [] and not at_exit and capsys.readouterr().out == ""
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture
@@ -153,17 +151,7 @@ def clock(kit_stop, monkeypatch):
     return now
 
 
-@pytest.fixture
-def at_exit(kit_stop, monkeypatch):
-    """The functions that the interpreter would call at its end."""
-    results: list[Any] = []
-    monkeypatch.setattr(
-        kit_stop.atexit, "register", lambda f, **named: results.append(partial(f, **named))
-    )
-    return results
-
-
-def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
+def test_a_report_is_what_the_kit_reads(kit_stop, run):
     stop = kit_stop.Stop()
     stop.progress(3, 40, loss=0.25, samples=7)
     stop.saved(2)
@@ -173,29 +161,23 @@ def test_a_report_is_what_the_kit_reads(kit_stop, run, at_exit, capsys):
     assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(2)
     (event,) = read_events(run.timeline("rank-00000"))
     assert (event.event, event.attempt, event.step) == ("first_step", 1, 3)
-    assert capsys.readouterr().out == "step 3/40  loss 0.25  samples 7\n"
     assert sorted(os.listdir(run.path)) == ["attempt-1", "progress.json", "saved.json", "timeline"]
 
 
 def test_a_report_at_every_step_is_written_once_a_second_and_the_last_one_at_the_end(
-    kit_stop, run, clock, at_exit, capsys
+    kit_stop, run, clock
 ):
     stop, written = kit_stop.Stop(), []
     for step in range(1, 51):
-        stop.progress(step, loss=step / 4)
+        stop.progress(step, 50, loss=step / 4)
         written.append(read_progress_steps(run.progress)[0])
         clock[0] += 0.25
-    assert list(dict.fromkeys(written)) == list(range(1, 51, 4))
-    (last,) = at_exit
-    last()
-    assert read_progress_steps(run.progress)[0] == 50
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["step 1/?  loss 0.25", "step 41/?  loss 10.25", "step 50/?  loss 12.5"]
+    assert list(dict.fromkeys(written)) == [*range(1, 51, 4), 50]
     assert len(read_events(run.timeline("rank-00000"))) == 1
 
 
 @pytest.mark.parametrize("end", ["stopped", "completed"])
-def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, at_exit, end):
+def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, end):
     run.attempt(1).stop_requested.touch()
     stop = kit_stop.Stop(every=1)
     assert stop.should_stop(7)
@@ -214,16 +196,6 @@ class OfGpu:
         raise RuntimeError("the device has failed")
 
 
-def test_at_an_exit_nothing_is_read_from_a_device(kit_stop, run, clock, at_exit):
-    stop = kit_stop.Stop()
-    stop.progress(1)
-    stop.progress(2, loss=OfGpu(), lr=0.5)
-    at_exit[0]()
-    progress = records.read(Progress, run.progress)
-    assert progress is not None
-    assert (progress.step, progress.metrics) == (2, (Metric("lr", 0.5),))
-
-
 NO_NUMBERS = {
     "val_loss": None,
     "phase": "warm-up",
@@ -235,7 +207,7 @@ NO_NUMBERS = {
 }
 
 
-def test_what_is_no_number_is_left_out_with_one_warning(kit_stop, run, clock, at_exit, capsys):
+def test_what_is_no_number_is_left_out(kit_stop, run, clock):
     numbers = {"loss": torch.tensor(0.5), "np": numpy.float32(2), "nan": math.nan, "ok": True}
     stop = kit_stop.Stop()
     for step in range(1, 4):
@@ -245,37 +217,24 @@ def test_what_is_no_number_is_left_out_with_one_warning(kit_stop, run, clock, at
     assert progress is not None and (progress.step, progress.total) == (3, None)
     written = {each.name: each.value for each in progress.metrics or ()}
     assert str(written) == "{'loss': 0.5, 'np': 2.0, 'nan': nan, 'ok': 1.0}"
-    for name, line in zip(NO_NUMBERS, capsys.readouterr().err.splitlines(), strict=True):
-        assert line.startswith(f"kit_stop: {name} is left out of the reports: it is ")
 
 
 @pytest.mark.parametrize("total", [None, -1, 0, math.inf, math.nan, "all", torch.zeros(2)])
-def test_a_training_without_a_known_end_has_no_total(kit_stop, run, at_exit, capsys, total):
+def test_a_training_without_a_known_end_has_no_total(kit_stop, run, total):
     stop = kit_stop.Stop()
     stop.progress(7, total)
     assert read_json(run.progress) == {"step": 7, "total": None, "metrics": {}}
     assert read_progress_steps(run.progress) == (7, None)
-    assert capsys.readouterr().out == "step 7/?\n"
 
 
-def test_metrics_of_any_name_are_reported(kit_stop, run, at_exit):
-    kit_stop.Stop().report(7, None, {"step": 3, "total": 5, 4: 2})
-    assert read_progress_steps(run.progress) == (7, None)
-    progress = records.read(Progress, run.progress)
-    assert progress is not None and progress.metrics is not None
-    assert [each.name for each in progress.metrics] == ["step", "total", "4"]
-
-
-def test_steps_that_are_no_numbers_end_no_training(kit_stop, run, at_exit, monkeypatch):
+def test_steps_that_are_no_numbers_end_no_training(kit_stop, run):
     stop = kit_stop.Stop()
     for step in (None, "7", math.nan, math.inf, torch.zeros(2)):
         stop.progress(step, 9, loss=1.0)
         stop.saved(step)
-    assert not run.progress.exists() and not run.saved.exists() and not at_exit
+    assert not run.progress.exists() and not run.saved.exists()
     stop.saved(torch.tensor(6))
     stop.should_stop(numpy.int64(7))
-    monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))  # noqa: SIM115
-    sys.stdout.close()
     stop.progress(7)
     with pytest.raises(SystemExit):
         stop.completed()
@@ -283,9 +242,7 @@ def test_steps_that_are_no_numbers_end_no_training(kit_stop, run, at_exit, monke
     assert read_json(run.attempt(1).outcome) == {"status": "completed", "global_step": 7}
 
 
-def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(
-    kit_stop, run, at_exit, monkeypatch
-):
+def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(kit_stop, run, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     run.attempt(1).stop_requested.touch()
     stop = kit_stop.Stop(every=1)
@@ -294,11 +251,11 @@ def test_only_rank_0_looks_for_the_file_reports_and_leaves_the_marker(
     stop.saved(1)
     with pytest.raises(SystemExit):
         stop.completed()
-    assert sorted(os.listdir(run.path)) == ["attempt-1", "timeline"] and not at_exit
+    assert sorted(os.listdir(run.path)) == ["attempt-1", "timeline"]
     assert not run.attempt(1).outcome.exists()
 
 
-def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, at_exit, capsys):
+def test_a_disk_that_takes_no_report_ends_no_training(kit_stop, attempt, capsys):
     (attempt.path.parent / "saved.json").mkdir()
     stop = kit_stop.Stop()
     stop.progress(1)  # there is no folder timeline

@@ -26,23 +26,6 @@ OWN_FILES = "kit-rank-*.pt"  # one of each rank
 CHECK_LIMIT = datetime.timedelta(hours=1)  # for the check sums of the checkpoint of a large model
 
 
-class KeeperStop(Stop):
-    """A Stop for which a training without any step is not complete."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        super().__init__(keeper.every)
-        self.keeper = keeper
-
-    def completed(self) -> None:
-        """Exit with 0 at the end of the training. Raises: ValueError if it did no step."""
-        if self.keeper.step == 0:
-            raise ValueError(
-                "the training ends after 0 steps: does its loader have a batch for each of "
-                f"{self.keeper.world_size} ranks, and its length a step?"
-            )
-        super().completed()
-
-
 class Keeper:
     """The stop, the whole checkpoints, and the state that the library does not save.
 
@@ -70,7 +53,7 @@ class Keeper:
 
     def watch(self) -> None:
         """Take the stop signals, also from a library that has taken them since."""
-        self.stop = KeeperStop(self)
+        self.stop = Stop(self.every)
 
     def newest(self) -> Path | None:
         """Return the newest whole checkpoint, the same for all ranks: rank 0 checks the files."""
@@ -121,12 +104,21 @@ class Keeper:
 
         write: saves the library's own state in a folder; called by all ranks.
         """
-        self.stop.report(self.step, total, metrics)
+        self.stop.progress(self.step, total, **metrics)
         is_stop = self.stop.should_stop(self.step)
         if is_stop or (self.save_every and self.step % self.save_every == 0):
             self.save(write)
         if is_stop:
             self.stop.stopped()
+
+    def completed(self) -> None:
+        """Exit with 0 at the end of the training. Raises: ValueError if it did no step."""
+        if self.step == 0:
+            raise ValueError(
+                "the training ends after 0 steps: does its loader have a batch for each of "
+                f"{self.world_size} ranks, and its length a step?"
+            )
+        self.stop.completed()
 
     def save(self, write: Callable[[Path], Any]) -> None:
         """Save a checkpoint, which appears under its name when all files are complete."""

@@ -51,14 +51,15 @@ class TransformersCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Keep the numbers for the next report."""
-        self.metrics |= logs or {}
+        own = ("step", "total")  # of the report itself
+        self.metrics |= {name: value for name, value in (logs or {}).items() if name not in own}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Report the step; at a stop let the Trainer save, until it has."""
         stop, self.keeper.step = self.keeper.stop, state.global_step
-        stop.report(state.global_step, state.max_steps, self.metrics)
+        stop.progress(state.global_step, state.max_steps, **self.metrics)
         if stop.should_stop(state.global_step):
             self.is_stop = True
             control.__class__ = _SAVES

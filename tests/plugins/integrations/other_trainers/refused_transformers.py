@@ -57,4 +57,4 @@ trainer = Logs(
     tiny.begin(Net), arguments, train_dataset=data, eval_dataset=data, callbacks=[kit, Refuses()]
 )
 trainer.train(resume_from_checkpoint=kit.newest())
-kit.keeper.stop.completed()
+kit.keeper.completed()

@@ -30,4 +30,4 @@ for _ in range(kit.epoch, tiny.EPOCHS):
         optimizer.zero_grad()
         kit.after_batch(loss=loss.detach())
 tiny.finish(net)
-kit.stop.completed()
+kit.completed()

@@ -41,4 +41,4 @@ trainer = Trainer(
 loader = DataLoader(tiny.Points(), batch_sampler=batches)
 trainer.fit(Module(net), loader, ckpt_path=kit.newest())
 tiny.finish(net)
-kit.keeper.stop.completed()
+kit.keeper.completed()
