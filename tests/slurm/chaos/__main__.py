@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def play(cluster: Cluster, draw: Draw, expected: Run, out: Path) -> dict[str, An
     """Run one draw on a cluster in its first state; returns its record."""
     began = time.monotonic()
     kit = Kit(cluster, cluster.tmp_path(out / f"draw-{draw.number:03}"))
-    record = draw.record() | {"rows": rows_of(draw)}
+    record = asdict(draw) | {"rows": rows_of(draw)}
     verdict, problem, victim = "failed", "", None
     try:
         conf = f"{PATIENCE}\n{SITES[draw.site].extra_conf}"
@@ -103,7 +104,7 @@ def harm(victim: Victim, draw: Draw) -> None:
         victim.pace(SECONDS_PER_STEP_UNDER_A_BLOW)
         victim.wait_for_attempt()
         time.sleep(blow.delay_s)  # at a random moment within a step, a save or a stop
-        HARMS[blow.harm].do(victim)
+        HARMS[blow.harm].strike(victim)
 
 
 def in_words(record: dict[str, Any], again: str) -> str:

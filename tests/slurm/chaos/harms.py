@@ -11,34 +11,19 @@ Rows 19 and 33 are drawn in part: one requeue, and whatever the old attempt trie
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ..faults import harm_nodes, harm_processes, harm_slurm, harm_storage
 from ..faults.scenario import STEPS
+from ..kit import JOB_TIMEOUT_S
 from .sites import SITES
 from .victim import Victim
 
 SUSPENDED_S = 15
 _IN_FLIGHT_S = 60
-_TIMEOUT_S = 240
 _BRISK_S = 0.25
 _START_UP_S = 8  # about as long as it takes
-
-
-def _preempt(victim: Victim) -> None:
-    with victim.another_attempt():
-        harm_slurm.begin_preemption(victim.run)
-
-
-def _time_limit(victim: Victim) -> None:
-    with victim.another_attempt():
-        harm_slurm.reach_time_limit(victim.run)
-
-
-def _requeue(victim: Victim) -> None:
-    with victim.another_attempt():
-        harm_slurm.requeue(victim.run)
 
 
 def _scancel(victim: Victim) -> None:
@@ -50,54 +35,39 @@ def _scancel(victim: Victim) -> None:
 def _warn_a_rank(victim: Victim) -> None:
     rank, stop = victim.some_rank(), victim.dice.choice(harm_processes.STOPS)
     listens = f"{rank} listens to {stop.name}"
-    victim.run.cluster.wait_for(lambda: harm_processes.catches(rank, stop), listens, _TIMEOUT_S)
-    with victim.another_attempt():
-        harm_processes.send([rank], stop)
+    victim.run.wait_for(lambda: harm_processes.catches(rank, stop), listens)
+    harm_processes.send([rank], stop)
 
 
 def _warn_an_agent(victim: Victim) -> None:
     harm_processes.wait_for_role(victim.run, "agent")
     stop = victim.dice.choice(harm_processes.STOPS)
-    with victim.another_attempt():
-        assert harm_processes.warn_an_agent(victim.run, stop, victim.dice)
+    assert harm_processes.warn_an_agent(victim.run, stop, victim.dice)
 
 
-def _storm(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt():
-        harm_processes.storm(victim.run, seed=victim.dice.randrange(2**32))
-
-
-def _kill(role: str) -> Callable[[Victim], None]:
-    def kill(victim: Victim) -> None:
-        victim.some_rank()
-        with victim.another_attempt():
-            harm_processes.kill(victim.run, role)
-
-    return kill
+def _kill(role: str) -> Callable[[Victim], object]:
+    return lambda victim: harm_processes.kill(victim.trains(), role)
 
 
 def _kill_the_shell(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt():
-        harm_processes.kill(victim.run, "batch")
-        victim.run.wait("FAILED")
-        victim.resume()
+    harm_processes.kill(victim.trains(), "batch")
+    victim.run.wait("FAILED")
+    victim.resume()
 
 
 @contextmanager
 def _save_in_flight(victim: Victim) -> Iterator[None]:
     """A block in which the disk stands still at one file of a save; state.json is the last one."""
+    run = victim.trains()
     # A first save is complete, so that the disk does not block in the middle of its pointer file.
     victim.pace(_BRISK_S)
-    run = victim.run
-    run.cluster.wait_for(lambda: run.events("save"), "a checkpoint", _TIMEOUT_S)
+    run.wait_for_events("save")
     newest = run.dir.checkpoints / harm_storage.committed(run.dir)[0]
     file = victim.dice.choice([*harm_storage.shards(newest), "state.json"])
     older = set(run.dir.checkpoints.glob(f".tmp-step-*/{file}"))
     victim.disk.write_text(file)
     try:
-        run.cluster.wait_for(
+        run.wait_for(
             lambda: set(run.dir.checkpoints.glob(f".tmp-step-*/{file}")) - older,
             f"a save at {file}",
             _IN_FLIGHT_S,
@@ -108,22 +78,20 @@ def _save_in_flight(victim: Victim) -> Iterator[None]:
 
 
 def _kill_in_a_save(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt(), _save_in_flight(victim):
+    with _save_in_flight(victim):
         number = victim.dice.randrange(victim.num_ranks())
         harm_processes.send([harm_processes.rank(victim.run, number)], signal.SIGKILL)
 
 
 def _preempt_in_a_save(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt(), _save_in_flight(victim):
+    with _save_in_flight(victim):
         _warn_by_preemption(victim)
 
 
 def _warn_by_preemption(victim: Victim) -> None:
     stop = victim.run.dir.attempt(victim.attempt()).stop_requested
     harm_slurm.begin_preemption(victim.run)
-    victim.run.cluster.wait_for(stop.exists, "an agent was warned", _TIMEOUT_S)
+    victim.run.wait_for(stop.exists, "the warning of an agent")
 
 
 def _stop_a_rank(victim: Victim) -> None:
@@ -142,14 +110,12 @@ def _stop_a_rank(victim: Victim) -> None:
 
 
 def _loop(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt():
-        (victim.trouble / str(victim.dice.randrange(victim.num_ranks()))).touch()
+    victim.trains()
+    (victim.trouble / str(victim.dice.randrange(victim.num_ranks()))).touch()
 
 
 def _suspend(victim: Victim) -> None:
-    victim.some_rank()
-    harm_processes.suspend(victim.run)
+    harm_processes.suspend(victim.trains())
     time.sleep(SUSPENDED_S)
     harm_processes.resume(victim.run)
 
@@ -158,54 +124,50 @@ def _pause(victim: Victim) -> None:
     """Hold the run in the queue, with an older checkpoint than the newest to fall back on."""
     run, committed = victim.run, harm_storage.committed
     victim.pace(_BRISK_S)
-    run.cluster.wait_for(lambda: len(committed(run.dir)) > 1, "two checkpoints", _TIMEOUT_S)
+    run.wait_for(lambda: len(committed(run.dir)) > 1, "two checkpoints")
     harm_storage.pause(run)
 
 
 def _damage(victim: Victim) -> None:
-    with victim.another_attempt():
-        _pause(victim)
-        run_dir, damage = victim.run.dir, victim.dice.choice(harm_storage.DAMAGES)
-        newest = run_dir.checkpoints / harm_storage.committed(run_dir)[0]
-        file = victim.dice.choice([*harm_storage.shards(newest), "state.json", "manifest.json"])
-        victim.put_aside += harm_storage.damage_newest(run_dir, damage, file=file)
-        harm_storage.release(victim.run)
+    _pause(victim)
+    run_dir, damage = victim.run.dir, victim.dice.choice(harm_storage.DAMAGES)
+    newest = run_dir.checkpoints / harm_storage.committed(run_dir)[0]
+    file = victim.dice.choice([*harm_storage.shards(newest), "state.json", "manifest.json"])
+    victim.put_aside += harm_storage.damage_newest(run_dir, damage, file=file)
+    harm_storage.release(victim.run)
 
 
 def _purge(victim: Victim) -> None:
-    with victim.another_attempt():
-        _pause(victim)
-        victim.put_aside.append(harm_storage.purge(victim.run.dir))
-        harm_storage.release(victim.run)
+    _pause(victim)
+    victim.put_aside.append(harm_storage.purge(victim.run.dir))
+    harm_storage.release(victim.run)
 
 
 def _power_off(victim: Victim) -> None:
-    victim.some_rank()
+    run = victim.trains()
     with victim.another_attempt():
-        node = harm_nodes.lose_power(victim.run, victim.dice.randrange(victim.num_ranks()))
-    victim.run.cluster.power_on(node)
+        node = harm_nodes.lose_power(run, victim.dice.randrange(victim.num_ranks()))
+    run.cluster.power_on(node)
 
 
 def _unplug(victim: Victim) -> None:
-    victim.some_rank()
+    run = victim.trains()
     with victim.another_attempt():
-        node = harm_nodes.cut_off(victim.run, victim.dice.randrange(victim.num_ranks()))
-    harm_nodes.reconnect(victim.run, node)
+        node = harm_nodes.cut_off(run, victim.dice.randrange(victim.num_ranks()))
+    harm_nodes.reconnect(run, node)
 
 
 def _controller_away(victim: Victim) -> None:
-    victim.some_rank()
-    with victim.another_attempt():
-        _warn_by_preemption(victim)
-        with harm_nodes.controller_away(victim.run):
-            pass
+    victim.trains()
+    _warn_by_preemption(victim)
+    with harm_nodes.controller_away(victim.run):
+        pass
 
 
 def _second_job(victim: Victim) -> None:
     """Start a second job: it must be refused while the first one runs, without harm to the run."""
-    victim.some_rank()
-    second = harm_slurm.submit_again(victim.kit, victim.run)
-    victim.run.cluster.wait_job(second, "FAILED", _TIMEOUT_S)
+    second = harm_slurm.submit_again(victim.kit, victim.trains())
+    victim.run.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -216,11 +178,16 @@ class Harm:
     no step is done twice. `stays`: it needs neither another start of the job nor another node.
     """
 
-    do: Callable[[Victim], None]
+    do: Callable[[Victim], object]
     rows: tuple[int, ...]
     causes: tuple[str, ...] = ()
     saves: bool = False
     stays: bool = False
+
+    def strike(self, victim: Victim) -> None:
+        """Do the harm, and wait for the next attempt if one ends by it."""
+        with victim.another_attempt() if self.causes else nullcontext():
+            self.do(victim)
 
 
 _WARNED = ("manual_stop", "time_limit")
@@ -229,13 +196,19 @@ _REQUEUED = ("requeued", "lost")
 _NODE = ("node", *_REQUEUED)
 
 HARMS: dict[str, Harm] = {
-    "preempt": Harm(_preempt, (2,), ("preemption",), saves=True),
+    "preempt": Harm(
+        lambda v: harm_slurm.begin_preemption(v.run), (2,), ("preemption",), saves=True
+    ),
     "preempt_in_save": Harm(_preempt_in_a_save, (46,), ("preemption",)),
-    "time_limit": Harm(_time_limit, (1,), ("time_limit",), saves=True),
-    "requeue": Harm(_requeue, (12,), _REQUEUED),
+    "time_limit": Harm(
+        lambda v: harm_slurm.reach_time_limit(v.run), (1,), ("time_limit",), saves=True
+    ),
+    "requeue": Harm(lambda v: harm_slurm.requeue(v.run), (12,), _REQUEUED),
     "warn_a_rank": Harm(_warn_a_rank, (7,), _WARNED, saves=True),
     "warn_an_agent": Harm(_warn_an_agent, (10,), _WARNED, saves=True),
-    "storm": Harm(_storm, (9,), _WARNED),
+    "storm": Harm(
+        lambda v: harm_processes.storm(v.trains(), seed=v.dice.randrange(2**32)), (9,), _WARNED
+    ),
     "kill_rank": Harm(_kill("rank"), (14,), ("crash",), stays=True),
     "kill_torchrun": Harm(_kill("torchrun"), (15,), ("crash",), stays=True),
     "kill_agent": Harm(_kill("agent"), (15,), ("crash",), stays=True),

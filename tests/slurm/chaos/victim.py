@@ -2,7 +2,7 @@
 
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ _NEEDS = (
     "launch.hang_timeout_s=10",
     "launch.max_crashes=9",
 )
-_TIMEOUT_S = 240
 
 
 @dataclass
@@ -73,17 +72,17 @@ class Victim:
             noted = read_json(self.run.dir.successor)
             return bool(noted) and noted["after"] == self.run.job_id
 
-        self._wait_for(is_open, "an attempt under way")
+        self.run.wait_for(is_open, "an attempt under way")
         self.follow()
         if self.site.has_successor:
-            self._wait_for(has_successor, "a successor")
+            self.run.wait_for(has_successor, "a successor")
 
     @contextmanager
     def another_attempt(self) -> Iterator[None]:
         """After the block wait until there is a newer attempt, and switch to its job."""
         before = self.attempt()
         yield
-        self._wait_for(lambda: self.attempt() > before, f"an attempt after {before}")
+        self.run.wait_for(lambda: self.attempt() > before, f"an attempt after {before}")
         self.follow()
 
     def some_rank(self) -> harm_processes.Process:
@@ -93,16 +92,18 @@ class Victim:
             ranks = harm_processes.of_role(self.run, "rank")
             return ranks if len(ranks) == self.num_ranks() else []
 
-        return self.dice.choice(self.run.cluster.wait_for(all_ranks, "all ranks", _TIMEOUT_S))
+        return self.dice.choice(self.run.wait_for(all_ranks, "all ranks"))
+
+    def trains(self) -> Run:
+        """Wait until all ranks train; returns the run in its present job."""
+        self.some_rank()
+        return self.run
 
     def finish(self) -> None:
         """Let the run be fast, and wait until no job of the run is left, successors included."""
         self.paced.hurry()
-        self._wait_for(lambda: not self.run.cluster.job_ids(), "the end of all jobs")
+        self.run.wait_for(lambda: not self.run.cluster.job_ids(), "the end of all jobs")
         self.follow()
-
-    def _wait_for(self, is_there: Callable[[], object], what: str) -> None:
-        self.run.cluster.wait_for(is_there, f"{what} of {self.run.dir.path}", _TIMEOUT_S)
 
 
 def begin(kit: Kit, site: Site, strategy: str, dice: random.Random) -> Victim:
