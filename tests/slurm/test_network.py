@@ -33,14 +33,3 @@ def test_nodes_meet_on_ipv6_by_their_names_and_by_the_interface_of_the_spec(kit:
     named, how = (site.address, "NodeAddr") if IS_SITE else (site.data_address, "address")
     assert_met_at(by_name, [named("n3"), named("n4")], f"{how} of n3")
     assert_met_at(by_interface, [site.data_address(node) for node in ("n1", "n2")], "data0 of n1")
-
-
-def test_a_node_without_the_interface_is_named_with_those_that_it_has(kit: Kit) -> None:
-    run = kit.submit(TABLE, "slurm.nodes=2", "launch.interface=ib0")
-    node = run.wait("FAILED")["BatchHost"]
-    site = kit.cluster.site
-    own = f"eth0 {site.address(node)}, lo ::1"
-    log = run.dir.job_log.read_text()
-    assert f"error: {node}: launch.interface: ib0 is no interface with an address" in log
-    assert own in log and f"data0 {site.data_address(node)}" in log
-    assert run.attempts() == []

@@ -7,8 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.contract.rundir import RunDir
 
-from .cluster import Cluster
-from .kit import Kit, Run
+from .kit import JOB_TIMEOUT_S, Kit, Run
 
 pytestmark = pytest.mark.plugin("sweeps", "report", "changes")
 SWEEP = """
@@ -23,11 +22,6 @@ sweep:
   - {{train.seed: 2}}
   - {{train.seed: 3}}
 """
-
-
-@pytest.fixture
-def kit(cluster: Cluster, tmp_path: Path) -> Kit:
-    return Kit(cluster, tmp_path)
 
 
 @pytest.mark.slow
@@ -48,10 +42,10 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     assert states(kit, made)[:3] == ["running", "held", "running"]
     assert states(kit, made)[3] == "pending"
     kit.run("scontrol", "requeue", runs[0].job_id)
-    kit.cluster.wait_for(lambda: len(runs[0].attempts()) == 1, "the first attempt's end", 60)
+    runs[0].wait_for_attempts()
     said = kit.jobs("cancel", array_id).stdout
     assert "3 points cancelled" in said
-    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 120)
+    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", JOB_TIMEOUT_S)
     # No batch script is left that could write a result if the cancel comes before the requeue.
     ended = ["cancelled", "held", *["cancelled"] * 2]
     kit.cluster.wait_for(lambda: states(kit, made) == ended, "the end of each run", 60)
@@ -62,9 +56,9 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     retried = json.loads(resume)
     jobs = [point["job_id"] for point in retried["points"]]
     for number in (0, 2, 3):
-        kit.cluster.wait_job(jobs[number], "COMPLETED", 120)
+        kit.cluster.wait_job(jobs[number], "COMPLETED", JOB_TIMEOUT_S)
         assert runs[number].result()["status"] == "completed"
-    kit.cluster.wait_job(jobs[1], "FAILED", 120)
+    kit.cluster.wait_job(jobs[1], "FAILED", JOB_TIMEOUT_S)
     assert runs[2].result()["steps_redone"] == 0
     assert len(runs[2].attempts()) == 2  # before the cancel and after it: no requeue
     assert (runs[3].dir.path / "job.log").is_file()
