@@ -19,19 +19,6 @@ def test_other_spellings_are_no_number(refuse, written):
 
 
 @pytest.mark.parametrize(
-    ("resources", "are_in"),
-    [
-        *((text, True) for text in ("gpu", "gpu:2", "gres/gpu=2", "cpu=4,gres/gpu:8", "GPU:a:2")),
-        *((text, True) for text in ("nvme:1, gpu:1", "gres:gpu:2", "shard:8", "mps:50")),
-        *((text, False) for text in ("none", "", "license:4", "gpu_mem:10", "tmp:500G")),
-    ],
-)
-def test_gpus_are_found_among_other_resources(resources, are_in):
-    spec = Spec(slurm=Slurm(sbatch_args={"gres": resources}))
-    assert bool([*problems(spec)]) is are_in
-
-
-@pytest.mark.parametrize(
     ("asked", "gres", "expected"),
     [
         ({}, "", ["--gres=gpu:2"]),
@@ -52,19 +39,18 @@ def test_a_step_asks_for_the_gpus_that_a_job_has_by_exclusive_alone(
     assert launch_command(Program.SRUN, argv, of_job, Spec())[0] == argv
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "gres: gpu:a100:2",
-        "gres: 'tmp:500G,gpu:1'",
-        "tres_per_task: 'cpu:4,gres/gpu:8'",
-        "gres: gpu",
-    ],
-)
-def test_resources_with_gpus_are_refused_with_the_key_to_write(refuse, option):
-    errors = refuse(f"slurm: {{sbatch_args: {{{option}}}}}")
+GPUS = ("gpu", "gpu:2", "gpu:a100:2", "gres/gpu=2", "cpu=4,gres/gpu:8", "nvme:1, gpu:1")
+MORE_GPUS = ("tmp:500G,gpu:1", "GPU:a:2", "gres:gpu:2", "shard:8", "mps:50")
+
+
+@pytest.mark.parametrize("resources", (*GPUS, *MORE_GPUS))
+@pytest.mark.parametrize("option", ["gres", "tres_per_task"])
+def test_resources_with_gpus_are_refused_with_the_key_to_write(refuse, option, resources):
+    errors = refuse(f'slurm: {{sbatch_args: {{{option}: "{resources}"}}}}')
     assert "asks for GPUs\n  hint: write slurm.gpus_per_node: 2 or a100:2" in errors
 
 
-def test_resources_without_gpus_are_passed_on(take):
-    assert take("slurm: {sbatch_args: {gres: nvme:1}}").slurm.sbatch_args == {"gres": "nvme:1"}
+@pytest.mark.parametrize("resources", ["none", "", "license:4", "gpu_mem:10", "tmp:500G"])
+def test_resources_without_gpus_are_passed_on(take, resources):
+    text = f'slurm: {{sbatch_args: {{gres: "{resources}"}}}}'
+    assert take(text).slurm.sbatch_args == {"gres": resources}

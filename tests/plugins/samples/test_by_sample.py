@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from slurm_job_kit.trainer import parts
 from slurm_job_kit.trainer.errors import CodeError, UserCodeError, UserError
 from tests.core.data.test_feed import SIZE, stream
 from tests.core.data_kit import feed_of, pixels_by_sample
@@ -38,6 +39,13 @@ def test_reading_in_the_rank_process_does_not_change_its_generators():
     feed.example()
     stream(feed, range(2))
     assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+
+
+def test_without_this_plugin_the_data_set_is_refused_with_its_name(monkeypatch):
+    monkeypatch.setattr(parts, "PLUGINS", {})
+    words = "^train.dataset mine:d is read sample by sample, which needs the plugin samples"
+    with pytest.raises(UserError, match=words):
+        feed_of(Chancy(), dataset="mine:d", **SIZE).example()
 
 
 ZERO = torch.zeros(1)

@@ -324,6 +324,12 @@ def test_sizes_of_the_batches_follow_from_the_spec(capsys):
         stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
 
 
+def test_a_stream_needs_a_number_of_steps():
+    words = "^train.dataset mine:s returns a stream, whose length is not known: set train.max_steps"
+    with pytest.raises(UserError, match=words):
+        stream_of(Numbers(), dataset="mine:s", max_steps=None)
+
+
 def test_streams_of_their_own_exclude_a_range_of_nodes():
     context = {"nodes": "1-2", "global_batch_size": 8}
     stream_of(Numbers(), 1, 2, **context)

@@ -65,20 +65,3 @@ def test_the_schema_takes_a_mode_without_quotes():
 def test_each_config_names_the_schema_for_editors(config):
     first = config.read_text(encoding="utf-8").splitlines()[0]
     assert first == "# yaml-language-server: $schema=schema.json"
-
-
-@pytest.mark.parametrize("readme", ["", "no markers", f"{schema.BEGIN} only"])
-def test_a_readme_without_markers_is_refused(readme):
-    with pytest.raises(ValueError, match="lacks the lines"):
-        schema.with_tables(readme, "new")
-
-
-def test_the_command_writes_both_files(tmp_path, monkeypatch):
-    page = tmp_path / "README.md"
-    page.write_text(f"before\n{schema.BEGIN}\nold\n{schema.END}\nafter\n")
-    monkeypatch.setattr(schema, "REFERENCE", page)
-    monkeypatch.setattr(schema, "SCHEMA", tmp_path / "schema.json")
-    schema.main()
-    fresh = f"{schema.BEGIN}\n{schema.reference()}\n{schema.END}"
-    assert page.read_text() == f"before\n{fresh}\nafter\n"
-    assert json.loads((tmp_path / "schema.json").read_text()) == tree()
