@@ -19,10 +19,6 @@ kit_host=${SLURMD_NODENAME:-$(uname -n)}
 printf -v kit_node '%05d' "$kit_node_rank"
 kit_log=$kit_run_dir/attempt-$kit_attempt/setup-$kit_node.log
 kit_error=$kit_run_dir/attempt-$kit_attempt/agent-$kit_node.error
-# A resume may have replaced these: let the file system's client ask the server about them.
-for kit_name in spec.json setup.sh code kit; do
-    link /proc/version "$kit_run_dir/$kit_name" 2>/dev/null || true
-done
 kit_code=$kit_run_dir/code:$kit_run_dir/kit
 export KIT_RUN_DIR=$kit_run_dir KIT_RUN_ID=${kit_run_dir##*/} # for the setup lines, too
 
@@ -47,7 +43,12 @@ unset \
     OPENBLAS_NUM_THREADS GOTO_NUM_THREADS BLIS_NUM_THREADS PYTHONINSPECT PYTHONSAFEPATH \
     PYTHONHASHSEED CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t kit_builtins < <(compgen -b)
-unset -f "${kit_builtins[@]}" link grep find # functions of the user's shell
+unset -f "${kit_builtins[@]}" link readlink grep find # functions of the user's shell
+# A resume may have replaced these: let the file system's client ask the server about them.
+for kit_name in "$kit_run_dir"{,/spec.json,/setup.sh,/code,/kit}; do
+    link /proc/version "$kit_name" 2>/dev/null || true
+    link /proc/version "$(readlink -f "$kit_name")" 2>/dev/null || true
+done
 # As in ddp.sbatch: nothing runs that another user made or may change.
 kit_others=$(cd "$kit_run_dir" && find . code/ kit/ spec.json setup.sh -maxdepth 0 \
     \( ! -uid "$EUID" ! -uid 0 -o -perm /022 \) -printf '%p is of user %u (mode %m)' -quit 2>&1) ||

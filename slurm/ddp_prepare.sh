@@ -7,7 +7,7 @@ set -euo pipefail
 unset SLURM_CLUSTERS SLURM_WORKING_CLUSTER "${!SCONTROL_@}" PYTHONINSPECT PYTHONSAFEPATH \
     CDPATH POSIXLY_CORRECT GREP_OPTIONS
 mapfile -t builtins < <(compgen -b)
-unset -f "${builtins[@]}" link sed awk env find stat # functions that the user's shell exports
+unset -f "${builtins[@]}" link readlink sed awk env find # functions that the user's shell exports
 # Slurm sends SIGTERM or --signal=B:... to this process alone. It starts again with them blocked,
 # and becomes Python (jobs/attempt/attempts.py), which reads them. Before coreutils 8.31 they end it.
 stops=(TERM INT QUIT HUP USR1 USR2 ALRM) # jobs/base/stop_signals.py
@@ -80,6 +80,7 @@ adopt() { # CONFIG [KEY=VALUE ...]
 }
 # Ends the job where others made or may change what it would run: jobs/runs/ownership.py.
 check_owner() {
+    exists "$(readlink -f "$1/code")" "$(readlink -f "$1/kit")" || true # find asks no server
     others=$(cd "$1" && find . code/ kit/ -maxdepth 0 \( ! -uid "$EUID" ! -uid 0 -o -perm /022 \) \
         -printf '%p is of user %u (mode %m)' -quit 2>&1) || fail "$1: $others"
     [[ -z $others ]] || fail "$1: $others, and only its owner continues a run: chmod go-w, or" \

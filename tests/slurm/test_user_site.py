@@ -134,3 +134,11 @@ def test_two_users_submit_into_one_root_and_one_begins_a_run_from_the_others(
     for name in ("global_step", "weights_sha256", "optimizer_sha256"):
         assert own.result()[name] == expected.result()[name]
     assert {path.lstat().st_gid for path in root.rglob("*")} == {GROUP_ID}
+    # The copy of the code of a run that is queued belongs to another user meanwhile.
+    held = start(mine, *words, "slurm.sbatch_args.hold=true").run
+    os.chown(held.dir.code.resolve(), OTHER.id, -1)
+    cluster.run("scontrol", "release", held.job_id)
+    held.wait("FAILED")
+    text = held.dir.job_log.read_text()
+    assert "code/ is of user other" in text and "submit ... --from" in text
+    assert not held.dir.attempts.exists()

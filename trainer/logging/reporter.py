@@ -75,7 +75,7 @@ class Reporter:
         log(
             f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  "
             f"{samples_per_s:.0f} samples/s  {time_left} left  "
-            f"data {data_wait:.0%}  mem {_gib(peak_memory_bytes())}"
+            f"data {data_wait:.0%}  mem {peak_memory_bytes() / 2**30:.1f} GiB"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
@@ -164,7 +164,3 @@ def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
     """Return the metrics that progress.json shows; the loss only without others."""
     metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
     return tuple(metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"

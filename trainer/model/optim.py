@@ -212,17 +212,13 @@ def _warmup(step: int, train: Train) -> float | None:
     return train.lr * (step + 1) / train.warmup_steps if step < train.warmup_steps else None
 
 
-def _constant(step: int, length: TrainingLength, train: Train) -> float:
-    return 1.0
-
-
 def _cosine(step: int, length: TrainingLength, train: Train) -> float:
     done = (step - train.warmup_steps) / max(1, length.total_steps - train.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
 BUILT_IN_SCHEDULES: dict[str, Callable[[int, TrainingLength, Train], float]] = {
-    "constant": _constant,
+    "constant": lambda *_: 1.0,
     "cosine": _cosine,
 }
 

@@ -151,7 +151,10 @@ def detail(seen: Seen) -> str:
         fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
     if seen.is_running and files.newest:
         fields[f"ATTEMPT {files.newest}"] = "runs"
-    fields["LEFT OUT"] = "; ".join(map(words.left_out_in_words, words.left_out_of(files)))
+    fields["LEFT OUT"] = "; ".join(
+        f"{each['node']} until {words.date(each['until'])}: {each['text']}"
+        for each in words.left_out_of(files)
+    )
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     if (folder := files.run_dir.tensorboard).is_dir():
         fields["TENSORBOARD"] = f"tensorboard --logdir {shlex.quote(str(folder))}"

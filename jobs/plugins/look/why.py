@@ -113,17 +113,14 @@ def answer_of(run: RunState) -> Answer:
     asks = (
         last is None or is_unlaunched or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
     )
-    state = _end_state(run.job_id, run.job) if asks and run.job_id is not None else None
+    state = None
+    if asks and run.job_id is not None:  # the accounting remembers an ended job longer
+        state = job_list.end_state(run.job_id) if run.job is None else run.job.state
     if is_cancelled or state == "CANCELLED":
         return _of_kind(run, Kind.CANCELLED, "the job was cancelled by scancel")
     if last is not None and not is_unlaunched:
         return _of_record(run, last, BY_STATE.get(state or ""))
     return _of_never_started(run, state)
-
-
-def _end_state(job_id: str, job: Job | None) -> str | None:
-    """Return Slurm's state of a job that has ended; the accounting remembers it longer."""
-    return job_list.end_state(job_id) if job is None else job.state
 
 
 def _has_end(run: RunState) -> bool:

@@ -210,8 +210,3 @@ def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
         for each in found
         if each.time >= since
     ]
-
-
-def left_out_in_words(left_out: dict[str, Any]) -> str:
-    """Return `n2 until 13:10: preflight: wrong sums`."""
-    return f"{left_out['node']} until {date(left_out['until'])}: {left_out['text']}"
