@@ -12,7 +12,7 @@ from ...contract.spec import Slurm
 from ...runs.interpret import AttemptFacts
 from ...slurm import ask
 from ...slurm.hostlist import expand_hostlist
-from ...slurm.job import keep_nodes, plain_job_id, show_job, step_argv
+from ...slurm.job import plain_job_id, show_job, step_argv
 from . import suspects
 from .exclude_nodes import counted_since
 from .lost_nodes import SilentNodes, place_argv
@@ -29,10 +29,7 @@ def is_needed(slurm: Slurm) -> bool:
 
 
 def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[str]) -> Chosen:
-    """Return the nodes of the next attempt.
-
-    nodes: that the job had at its start. It gives back those that the last attempt has lost.
-    """
+    """Return the nodes of the next attempt. nodes: that the job had at its start."""
     job = show_job(job_id, ask.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     silent = silent_nodes(facts, present)
@@ -40,9 +37,6 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
         print_line(f"no answer from {', '.join(silent)}: left out of the next attempt if possible")
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
     chosen, head = fittest(facts.spec.slurm, present, silent, unfit), None
-    lost = [node for node in silent if node in _known_lost(facts) and node not in chosen]
-    if lost and not keep_nodes(job_id, [node for node in present if node not in lost]):
-        print_line(f"could not release {', '.join(lost)}: Slurm may end the job because of it")
     attempt = facts.newest + 1
     if node_name() != chosen[0]:
         head = ask_head(run_dir, job_id, attempt, chosen)
@@ -71,18 +65,13 @@ def fittest(
     return tuple(node for node in nodes if node in by_fitness)
 
 
-def _known_lost(facts: AttemptFacts) -> Sequence[str]:
-    return () if facts.last is None else facts.last.evidence.unreachable_nodes
-
-
 def silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> Sequence[str]:
     """Return the nodes that do not answer; a slurmd may just be starting again."""
     silent = srun_step.unreachable_nodes(facts, nodes)
     for _ in range(MORE_LOOKS):
-        if not {*silent} - {*_known_lost(facts)}:
-            break
-        time.sleep(MORE_LOOKS_EVERY_S)
-        silent = srun_step.unreachable_nodes(facts, silent)
+        if silent:
+            time.sleep(MORE_LOOKS_EVERY_S)
+            silent = srun_step.unreachable_nodes(facts, silent)
     return silent
 
 

@@ -78,7 +78,7 @@ def evidence(
     """Return the evidence with what speaks against single nodes, and whether there are others."""
     from .of_nodes import of_nodes
 
-    return of_nodes(run_dir, facts, found, job)
+    return of_nodes(run_dir, facts, me, found, job)
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:

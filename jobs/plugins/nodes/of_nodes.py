@@ -5,20 +5,24 @@ from collections.abc import Set
 from dataclasses import replace
 
 from ...attempt import srun_step
+from ...base.console import print_line
 from ...contract.records import with_plugin
 from ...contract.records.ended import Evidence
 from ...contract.rundir import RunDir
 from ...runs.interpret import AttemptFacts
+from ...runs.run_lock import Owner
 from ...slurm import cluster, job_state
 from ...slurm.hostlist import expand_hostlist
-from ...slurm.job import Job
+from ...slurm.job import Job, keep_nodes
 from . import choose_nodes, suspects
 from .exclude_nodes import counted_since, excludable_nodes
 from .reasons import is_failure, reasons_of
 from .records import PLUGIN, NodesFound, past, past_of
 
 
-def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | None) -> Evidence:
+def of_nodes(
+    run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
+) -> Evidence:
     """Return the evidence with what speaks against single nodes, and whether there are others."""
     states = {}
     is_running = found.job_state in job_state.ON_NODES
@@ -40,7 +44,7 @@ def of_nodes(run_dir: RunDir, facts: AttemptFacts, found: Evidence, job: Job | N
     unfit = suspects.unfit([*before, now], since)
     mine = NodesFound(
         reasons,
-        has_spares=has_spares(facts, found, unfit, job),
+        has_spares=has_spares(facts, found, unfit, job) and can_stay(found, job, me.job_id),
         followed=suspects.followed(now, before),
         left_out=tuple(left_out.values()),
     )
@@ -54,6 +58,20 @@ def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job |
         return False
     lost = unfit | {*found.unreachable_nodes}
     others = [node for node in expand_hostlist(job.nodes) if node not in lost]
-    idle = [node for node in others if node not in facts.nodes]
-    silent = srun_step.unreachable_nodes(facts, idle)
+    silent = srun_step.unreachable_nodes(
+        facts, [each for each in others if each not in facts.nodes]
+    )
     return len({*others} - {*silent}) >= facts.spec.slurm.fewest_nodes
+
+
+def can_stay(found: Evidence, job: Job | None, job_id: str) -> bool:
+    """Give lost nodes of a job back; returns whether its next attempt may begin where it is.
+
+    Where Slurm does not take them, it would end the job as soon as it marks one DOWN.
+    """
+    nodes = [] if job is None or found.is_requeued else expand_hostlist(job.nodes)
+    kept = [node for node in nodes if node not in found.unreachable_nodes]
+    if kept == nodes or keep_nodes(job_id, kept):
+        return True
+    print_line(f"could not release {', '.join(found.unreachable_nodes)}")
+    return False

@@ -4,12 +4,14 @@ import time
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.attempts import start_srun
+from slurm_job_kit.jobs.attempt import attempts
+from slurm_job_kit.jobs.base.stop_signals import StopSignals
 from slurm_job_kit.jobs.contract.records import decode
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.plugins.nodes import choose_nodes, lost_nodes
-from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.jobs.slurm import cluster
 from tests.core import run_files
 
@@ -21,11 +23,9 @@ def choose(run, fake_slurm, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setenv("SLURMD_NODENAME", "a")
 
-    def call(of_job, is_taken_back=True):
+    def call(of_job):
         fake_slurm.answer("scontrol", f"   JobState=RUNNING Reason=None\n   NodeList={of_job}\n")
-        fake_slurm.answer("scontrol", status=int(not is_taken_back), when="update*NodeList=*")
-        facts = fact_reader.read_newest(run)
-        return choose_nodes.choose(run, facts, "7", ["a", "b", "c"])
+        return choose_nodes.choose(run, fact_reader.read_newest(run), "7", ["a", "b", "c"])
 
     return call
 
@@ -68,26 +68,26 @@ def test_nodes_are_looked_at_every_few_seconds_where_one_can_be_lost(
 
 
 @pytest.mark.parametrize(
-    ("of_job", "silent", "is_taken_back", "is_asked"),
-    [
-        ("a,b,c", "b", True, True),
-        ("a,b,c", "b", False, True),  # the attempt begins all the same
-        ("a,c", "b", True, False),  # a process that was killed since has done it
-        ("a,b,c", "", True, False),  # another start, in which the node answers again
-    ],
+    ("is_taken_back", "can_requeue", "decision"),
+    [(True, True, "retry"), (False, True, "requeue"), (False, False, "successor")],
 )
-def test_a_lost_node_is_given_back_before_the_next_attempt(
-    run, choose, fake_slurm, monkeypatch, capfd, of_job, silent, is_taken_back, is_asked
+def test_a_lost_node_is_given_back_or_the_next_attempt_begins_elsewhere(
+    run, choose, fake_slurm, monkeypatch, is_taken_back, can_requeue, decision
 ):
-    """Else Slurm would end the job later."""
-    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host != silent)
+    """Else Slurm would end the job as soon as it marks the node DOWN."""
+    monkeypatch.setattr(cluster, "is_answering", lambda host, *_: host != "b")
+    job = f"Requeue={int(can_requeue)} Restarts=0\n   NodeList=a,b,c"
+    fake_slurm.set_state("7", "RUNNING", job)
+    fake_slurm.install("scontrol", 'echo PENDING >"$FAKE_SLURM/state.7"', when="requeue*")
+    fake_slurm.answer("scontrol", status=int(not is_taken_back), when="update*NodeList=*")
     run_files.opened(run)
-    lost = {"unreachable_nodes": ["b"]}
-    run_files.recorded(run, lost, cause="node", decision="retry")
-    chosen = choose(of_job, is_taken_back)
-    assert chosen.nodes == (("a", "c") if silent else ("a", "b"))
-    assert ("scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls) == is_asked
-    assert ("could not release b" in capfd.readouterr().err) is not is_taken_back
+    run_files.node(run.attempt(1), 0, host="a", torchrun_exit=1, end=5.0)
+    me = run_lock.this_process("7")
+    run_lock.claim(run, me, 1)
+    attempts.close_and_execute(run, me, 1, StopSignals(), 1)
+    (end,) = read_attempts(run)
+    assert "scontrol update JobId=7 NodeList=a,c" in fake_slurm.calls
+    assert (end.decision, end.reason.partition(";")[0]) == (decision, "no answer from b")
 
 
 def test_an_attempt_starts_on_its_nodes_alone(run, choose, fake_slurm, monkeypatch):
@@ -95,6 +95,6 @@ def test_an_attempt_starts_on_its_nodes_alone(run, choose, fake_slurm, monkeypat
     fake_slurm.answer("srun")
     chosen = choose("a,b,c")
     plan = decode(AttemptPlan, run_files.plan(nodes=[*chosen.nodes]), "here")
-    start_srun(run, plan, ["srun", "--nodes=3"], chosen.srun_args).wait(60)
+    attempts.start_srun(run, plan, ["srun", "--nodes=3"], chosen.srun_args).wait(60)
     (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
     assert " --nodes=2 --ntasks=2 --nodelist=a,c --overlap --no-kill " in call
