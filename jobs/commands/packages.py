@@ -12,10 +12,7 @@ from ..contract.spec import Spec
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
 COMMANDS = ("pyyaml",)  # to submit and resume; submitit on Slurm only
 TRAINER = ("torch", "numpy", "safetensors")
-DATASETS = {
-    **dict.fromkeys(("digits", "breast_cancer", "diabetes"), "scikit-learn"),
-    "image_folder": "pillow",
-}
+DATASETS = {**dict.fromkeys(("digits", "breast_cancer"), "scikit-learn"), "image_folder": "pillow"}
 
 
 def needed_packages(spec: Spec) -> list[str]:

@@ -23,14 +23,14 @@ Scalar = str | int | float | bool
 # The built-in values of the keys of the section train that also take an import path; ZOO_ those of
 # the plugin zoo.
 ZOO_MODELS = ("resnet18", "resnet50", "gpt")
-ZOO_DATASETS = ("cifar10", "image_folder", "diabetes", "python_source", "tokens")
+ZOO_DATASETS = ("cifar10", "image_folder", "python_source", "tokens")
 ZOO_OBJECTIVES = ("regression", "language_model")
 MODELS = ("mini_resnet", "mlp", *ZOO_MODELS)
 DATASETS = ("digits", "breast_cancer", *ZOO_DATASETS)
 OBJECTIVES = ("classification", *ZOO_OBJECTIVES)
 TRANSFORMS = ("image",)
 OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("constant", "cosine", "wsd")
+SCHEDULES = ("constant", "cosine")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
@@ -319,21 +319,9 @@ class Train:
     weight_decay_on: Literal["matrices", "all"] = key(
         "matrices", "Parameters with weight decay; matrices: none for biases and norms."
     )
-    schedule: str = key(
-        "constant",
-        "After the warm-up: constant, cosine down to 0, wsd (constant, then linear down to 0), "
-        f"{_OR_YOURS}",
-        plugin={"wsd": "zoo"},
-    )
+    schedule: str = key("constant", f"After the warm-up: constant, cosine down to 0, {_OR_YOURS}")
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
-    lr_decay_fraction: float = key(
-        0.2,
-        "Share of the steps in which the wsd schedule goes down to 0, at the end.",
-        gt=0,
-        le=1,
-        plugin="zoo",
-    )
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )

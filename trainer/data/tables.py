@@ -43,7 +43,7 @@ def standardised(values: torch.Tensor, train: torch.Tensor) -> torch.Tensor:
     return (values - mean) / deviation
 
 
-def read_table(file_name: str, header_lines: int, delimiter: str | None = ",") -> torch.Tensor:
+def read_table(file_name: str, header_lines: int) -> torch.Tensor:
     """Read a table that scikit-learn ships: float64 [N, columns]; a label in the last column.
 
     The import of scikit-learn takes 1 to 2.5 s, the file of 57 KB only 20 ms. So the package is
@@ -58,7 +58,7 @@ def read_table(file_name: str, header_lines: int, delimiter: str | None = ",") -
         )
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / file_name
     try:
-        return torch.from_numpy(np.loadtxt(path, delimiter=delimiter, skiprows=header_lines))
+        return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
     except FileNotFoundError as error:
         raise UserError(
             f"train.dataset: scikit-learn is installed without the file {path}\n"

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from . import data_sets, models, objectives, schedules
+from . import models, objectives
 from .image import Image
+from .image_files import cifar10, image_folder
+from .tokens import python_source, tokens
 
 
 def parts(key: str) -> dict[str, Any]:
@@ -14,8 +16,12 @@ def parts(key: str) -> dict[str, Any]:
     by_key: dict[str, dict[str, Any]] = {
         "model": models.BUILT_IN,
         "objective": objectives.BUILT_IN,
-        "dataset": data_sets.BUILT_IN,
+        "dataset": {
+            "cifar10": cifar10,
+            "image_folder": image_folder,
+            "python_source": python_source,
+            "tokens": tokens,
+        },
         "transform": {"image": Image},
-        "schedule": {"wsd": schedules.wsd},
     }
     return by_key.get(key, {})

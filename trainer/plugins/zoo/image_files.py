@@ -98,9 +98,10 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
         )
     classes = [_classes(part) for part in (train, held_out)]
     if classes[0] != classes[1]:
+        differ = sorted({*classes[0]} ^ {*classes[1]})
         raise UserError(
-            f"train.dataset_args.path: {_only(train, classes[0], classes[1])}; "
-            f"{_only(held_out, classes[1], classes[0])}: both need a folder for each class"
+            f"train.dataset_args.path: {train} and {held_out} have different classes, such as "
+            f"{differ[0]}: both need a folder for each class"
         )
     return ImageFolder(train, classes[0], size), ImageFolder(held_out, classes[0], size)
 
@@ -109,13 +110,6 @@ def _classes(part: Path) -> list[str]:
     """Return the names of the class folders, sorted; the position is the label."""
     with os.scandir(part) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-
-
-def _only(part: Path, own: list[str], other: list[str]) -> str:
-    """Return an error text with the classes that only this part has."""
-    names = sorted(set(own) - set(other))
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{part} has {len(own)} classes" + (f" (only there: {shown})" if names else "")
 
 
 class ImageFolder:
