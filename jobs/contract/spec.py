@@ -30,7 +30,7 @@ DATASETS = ("digits", "breast_cancer", *ZOO_DATASETS)
 OBJECTIVES = ("classification", *ZOO_OBJECTIVES)
 TRANSFORMS = ("image",)
 OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "wsd")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 # srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
 CONTAINER_OPTIONS = "--container"
@@ -319,9 +319,21 @@ class Train:
     weight_decay_on: Literal["matrices", "all"] = key(
         "matrices", "Parameters with weight decay; matrices: none for biases and norms."
     )
-    schedule: str = key("constant", f"After the warm-up: constant, cosine down to 0, {_OR_YOURS}")
+    schedule: str = key(
+        "constant",
+        "After the warm-up: constant, cosine down to 0, wsd (constant, then linear down to 0), "
+        f"{_OR_YOURS}",
+        plugin={"wsd": "zoo"},
+    )
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
+    lr_decay_fraction: float = key(
+        0.2,
+        "Share of the steps in which the wsd schedule goes down to 0, at the end.",
+        gt=0,
+        le=1,
+        plugin="zoo",
+    )
     grad_clip_norm: float | None = key(
         None, "Largest norm of all gradients together; null: no clipping.", gt=0
     )

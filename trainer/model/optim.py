@@ -12,6 +12,7 @@ from ..contract import OPTIMIZERS, Train
 from ..data.batches import TrainingLength
 from ..data.sources import check_plain
 from ..errors import UserError
+from ..parts import parts
 from ..user_code import call, user_code
 from ..user_code import load as load_code
 
@@ -187,7 +188,7 @@ def schedule(train: Train, length: TrainingLength) -> Schedule:
     A schedule of the user is called with (step, total_steps) and train.schedule_args; it returns a
     factor of train.lr. It must not remember anything: a resume begins at any step.
     """
-    if factor := BUILT_IN_SCHEDULES.get(train.schedule):
+    if factor := {**BUILT_IN_SCHEDULES, **parts("schedule")}.get(train.schedule):
         return lambda step: _warmup(step, train) or train.lr * factor(step, length, train)
     own = load_code("train.schedule", train.schedule)
 

@@ -9,7 +9,7 @@ REFUSED = {
     "train: {dataset: mnist}": 'there is no dataset "mnist"\n  hint: known: digits, breast_',
     "train: {transform: x}": 'there is no transform "x"\n  hint: known: image; or your own',
     "train: {nesterov: true, optimizer: adamw}": "nesterov: needs train.optimizer sgd, not adamw",
-    "train: {schedule: step}": 'no schedule "step"\n  hint: known: constant, cosine; or',
+    "train: {schedule: step}": 'no schedule "step"\n  hint: known: constant, cosine, wsd; or',
     "train: {objective: regression, label_smoothing: 0.1}": "is for train.objective classi",
     "train: {transform_args: {size: 32}}": "transform_args: needs a train.transform\n  hint: write",
     "train: {optimizer_args: {lr: 3}}": "lr has a key of its own\n  hint: write train.lr: 3",

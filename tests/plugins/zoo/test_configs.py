@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs.config.load import load
-from slurm_job_kit.jobs.contract.spec import DATASETS, MODELS, OBJECTIVES, TRANSFORMS
+from slurm_job_kit.jobs.contract.spec import DATASETS, MODELS, OBJECTIVES, SCHEDULES, TRANSFORMS
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.to_device import create_transform
-from slurm_job_kit.trainer.model import models, objectives
+from slurm_job_kit.trainer.model import models, objectives, optim
 from slurm_job_kit.trainer.model.objectives import DataFacts
 from slurm_job_kit.trainer.parts import parts
 from slurm_job_kit.trainer.plugins.zoo import image_files
@@ -39,3 +39,4 @@ def test_the_spec_and_the_trainer_have_the_same_built_in_names():
     core = {"model": models, "dataset": data_set, "objective": objectives}
     found = {key: (*getattr(core.get(key), "BUILT_IN", ()), *parts(key)) for key in names}
     assert found == names
+    assert (*optim.BUILT_IN_SCHEDULES, *parts("schedule")) == SCHEDULES

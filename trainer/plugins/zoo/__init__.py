@@ -1,4 +1,4 @@
-"""More models, objectives and data sets, and a transform, by their names in a spec.
+"""More models, objectives and data sets, a transform and a schedule, by their names in a spec.
 
 - hooks: what the trainer finds in this plugin.
 - models: ResNets, and how the models of this plugin fit to the data.
@@ -7,4 +7,5 @@
 - image_files: CIFAR-10 files and folders of images.
 - tokens: token files and Python's source code.
 - image: augmentation of images on the device.
+- schedules: a schedule of the learning rate.
 """

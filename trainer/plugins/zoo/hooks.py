@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import models, objectives
+from . import models, objectives, schedules
 from .image import Image
 from .image_files import cifar10, image_folder
 from .tokens import python_source, tokens
@@ -23,5 +23,6 @@ def parts(key: str) -> dict[str, Any]:
             "tokens": tokens,
         },
         "transform": {"image": Image},
+        "schedule": {"wsd": schedules.wsd},
     }
     return by_key.get(key, {})
