@@ -3,7 +3,6 @@
 Standard library only; it calls no Slurm command.
 """
 
-import contextlib
 import difflib
 import errno
 import os
@@ -17,15 +16,13 @@ from ..base import files, installation
 from ..base.console import user_name
 from ..base.errors import UserError
 from ..contract import records
-from ..contract.records.ended import read_attempts
-from ..contract.records.queued import Claim, Submission
+from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
 from . import ownership
 
 # RUN_ID:JOBID of the job before this one. A job with it is a successor even where its predecessor
 # was killed before it could write successor.json.
 SUCCEEDS = "KIT_SUCCEEDS"
-LOCAL = "local-"  # the ids of local runs begin with it
 
 
 class NoSuchRunError(UserError):
@@ -174,21 +171,9 @@ def _as_path(text: str) -> Path:
 
 
 def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
-    """Return the run of a job id, either Slurm's (`12`, `12_3` in an array) or a local run's."""
-    if text.startswith(LOCAL):
-        return next((run_dir for run_dir in runs if text in local_ids(run_dir)), None)
+    """Return the run of a job id: `12`, or `12_3` in an array."""
     is_job_id = text.replace("_", "").isdigit()
     return recall(text, roots={own_root(run_dir) for run_dir in runs}) if is_job_id else None
-
-
-def local_ids(run_dir: RunDir) -> set[str]:
-    """Return the ids `local-HOST-PID` under which a run trained or trains without Slurm."""
-    ids: set[str] = set()
-    with contextlib.suppress(UserError, OSError):  # one damaged run hides no other
-        claim = records.read(Claim, run_dir.owner)
-        ids |= {claim.job_id} if claim is not None else set()
-        ids |= {str(attempt.job_id) for attempt in read_attempts(run_dir)}
-    return ids
 
 
 def newest_begun(runs: list[RunDir]) -> RunDir:

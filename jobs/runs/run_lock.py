@@ -149,7 +149,7 @@ def _refuse_if_alive(run_dir: RunDir, other: Owner, me: Owner) -> None:
     # a terminal can try again.
     life = life_of(other, 0.0 if me.is_local else ask.PATIENCE_S)
     if life.is_alive:
-        state, hint = "is still running it", f"cancel job {other.job_id} first"
+        state, hint = "is still running it", f"cancel {run_dir.run_id} first"
     elif life.is_alive is None:
         state = f"owns it on {other.host}, and {life.why}"
         hint = f"{life.hint}; if it has ended, delete {run_dir.owner}"

@@ -10,7 +10,6 @@ from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
-from tests.core import run_files
 from tests.core.run_files import write_json
 
 
@@ -84,16 +83,6 @@ def test_a_run_that_was_refused_before_it_started_is_not_the_newest_of_its_name(
     assert find(newest.run_id) == newest
     write_json(newest.result, {"status": "held"})
     assert find("a") == find(None) == newest
-
-
-def test_a_local_run_is_found_by_the_id_that_messages_show(three):
-    first, second, _ = three
-    write_json(first.owner, run_files.claim(job_id="local-host-12"))
-    run_files.recorded(second, job_id="local-host-13")
-    assert find("local-host-12") == first
-    assert find("local-host-13") == second
-    with pytest.raises(NoSuchRunError):
-        find("local-host-14")
 
 
 def test_a_job_id_of_a_cluster_belongs_to_the_run_that_was_submitted_last(three):
