@@ -78,17 +78,6 @@ def interface_of(address: str) -> str | None:
     return next((name for name, own in addresses() if ip_address(own) == wanted), None)
 
 
-def is_any_here(wanted: str) -> bool:
-    """Return whether this host has an interface that a value of GLOO_SOCKET_IFNAME or NCCL's names.
-
-    NCCL takes beginnings of names, with = before the first whole names, with ^ all but these.
-    Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
-    """
-    here = [name for name, _ in addresses()]
-    names = wanted.removeprefix("=").split(",")
-    return wanted.startswith("^") or any(own.startswith(name) for name in names for own in here)
-
-
 def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     """Return (interface, its address) for launch.interface: that of this name, else by prefix.
 

@@ -12,7 +12,6 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from ..base.errors import UserError
 from ..base.stop_signals import STOP_SIGNALS
@@ -20,8 +19,7 @@ from ..contract.records.nodes import AttemptPlan, node_name
 from . import interfaces
 from .interfaces import is_ipv6, is_reachable
 
-EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-PORTS = range(15000, 32000)
+PORTS = range(15000, 32000)  # below those that Linux gives to outgoing connections. Source: ip(7)
 PORT_TRIES = 64
 # How long an agent tries to reach the first node, and how long one try may take: a switch may fail
 # for a while. torchrun would try for its read_timeout, and name no interface.
@@ -165,28 +163,15 @@ def choose_port(job_id: str, attempt: int) -> int:
     """Return a TCP port for this attempt that is free on this host now.
 
     The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
-    port. It leaves out the ephemeral range, where an outgoing connection could take the port before
-    torchrun binds it.
+    port.
 
     Raises: RendezvousError if PORT_TRIES ports in a row are taken.
     """
-    ephemeral = ephemeral_ports()
-    candidates = [port for port in PORTS if port not in ephemeral] or list(PORTS)
-    start = zlib.crc32(f"{job_id}/{attempt}".encode()) % len(candidates)
-    tried = (candidates[(start + n) % len(candidates)] for n in range(PORT_TRIES))
+    start = zlib.crc32(f"{job_id}/{attempt}".encode())
+    tried = [PORTS[(start + n) % len(PORTS)] for n in range(PORT_TRIES)]
     if (port := next(filter(is_free, tried), None)) is None:
-        first = candidates[start]
-        raise RendezvousError(f"{node_name()}: no free port among {PORT_TRIES} from {first} on")
+        raise RendezvousError(f"{node_name()}: no free port among {PORT_TRIES} from {tried[0]} on")
     return port
-
-
-def ephemeral_ports() -> range:
-    """Return the ports that the kernel gives to outgoing connections. Source: ip(7)."""
-    try:
-        low, high = EPHEMERAL_RANGE.read_text(encoding="ascii").split()
-    except OSError:
-        return range(32768, 61000)
-    return range(int(low), int(high) + 1)
 
 
 def is_free(port: int) -> bool:

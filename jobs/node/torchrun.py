@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import gpus
-from ..base.console import print_line
 from ..base.stop_signals import HANDLED_BY_TORCHRUN
 from ..contract.records.nodes import NODE, AttemptPlan
 from ..contract.rundir import RunDir
@@ -136,19 +135,14 @@ class Node:
         Gloo resolves its own host name, and takes loopback without an error if that gives
         127.0.1.1. NCCL reads a name as a prefix, but with = before it as the whole name: eth1 is
         also a prefix of eth10. Source: NCCL, environment variables, NCCL_SOCKET_IFNAME.
-        A value that the user has exported stays, unless launch.interface is set, or it has an
-        interface that only the login node has.
+        A value that the user has exported stays, unless launch.interface is set.
         """
         env, own = {**os.environ}, self.interface
         if own is None:
             return env
         for name, value in {"GLOO_SOCKET_IFNAME": own, "NCCL_SOCKET_IFNAME": f"={own}"}.items():
-            if name in env and not self.is_interface_chosen:
-                if interfaces.is_any_here(env[name]):
-                    continue
-                what = f"{name}={env[name]} names no interface of this node"
-                print_line(f"warning: {self.host}: {what}: {value} is used instead")
-            env[name] = value
+            if name not in env or self.is_interface_chosen:
+                env[name] = value
         return env
 
 

@@ -199,25 +199,6 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "used"),
-    [
-        ("GLOO_SOCKET_IFNAME", "eno1,eno2", "eth0"),
-        ("GLOO_SOCKET_IFNAME", "eno1,ib1", "eno1,ib1"),
-        ("NCCL_SOCKET_IFNAME", "=eno1", "=eth0"),
-        ("NCCL_SOCKET_IFNAME", "ib", "ib"),
-        ("NCCL_SOCKET_IFNAME", "^docker,lo", "^docker,lo"),
-    ],
-)
-def test_an_exported_interface_that_only_the_login_node_has_is_not_used(
-    second_node, monkeypatch, capfd, name, value, used
-):
-    monkeypatch.setenv(name, value)
-    at, plan = second_node(Launch())
-    assert at.environment(Spec(), RUN, plan)[name] == used
-    assert (f"{name}={value} names no interface" in capfd.readouterr().err) == (used != value)
-
-
-@pytest.mark.parametrize(
     ("launch", "number"),
     [
         (Launch(), signal.SIGTERM),

@@ -36,15 +36,6 @@ def names(monkeypatch):
     return knows
 
 
-@pytest.fixture
-def ephemeral(tmp_path, monkeypatch):
-    def is_range(text):
-        (tmp_path / "range").write_text(text)
-        monkeypatch.setattr(rendezvous, "EPHEMERAL_RANGE", tmp_path / "range")
-
-    return is_range
-
-
 @pytest.mark.parametrize("resolved", ["", "127.0.1.1", "169.254.0.9"])
 def test_else_the_way_to_another_node_tells(names, resolved):
     names({"b": ["127.0.1.1"], "c": ["10.0.0.7"]}, {"10.0.0.7": "10.0.0.5"})
@@ -192,12 +183,6 @@ def test_torchrun_reads_the_endpoint_of_either_protocol(address, endpoint):
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
     assert Head(address, "", 15000).endpoint == endpoint
     assert utils.parse_rendezvous_endpoint(endpoint, 1) == (address, 15000)
-
-
-def test_a_port_is_outside_of_the_ephemeral_range(ephemeral):
-    ephemeral("15000\t31990\n")
-    ports = {rendezvous.choose_port("7", attempt) for attempt in range(20)}
-    assert ports <= set(range(31991, 32000))
 
 
 def test_a_port_follows_from_job_and_attempt():
