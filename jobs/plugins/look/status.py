@@ -141,10 +141,7 @@ def detail(seen: Seen) -> str:
     """Return all that there is to show of one run, a line or more for each field."""
     files, job, row = seen.run.files, seen.run.job, seen.row()
     fields = {"": f"{row['NAME']} {row['RUN']}", "STATE": row["STATE"], "NODES": row["NODES"]}
-    if job is not None and seen.run.is_waiting:
-        fields["SLURM'S REASON"] = "" if job.reason == "None" else job.reason
-        fields["EXPECTED START"] = "" if job.start is None else words.date(job.start)
-    elif job is not None and job.left_s is not None and seen.is_running:
+    if job is not None and job.left_s is not None and seen.is_running:
         fields["TIME LIMIT"] = f"in {format_duration(job.left_s, 2)}"
     fields |= {name: row[name] for name in ("JOB", "PROGRESS", "METRICS", "CHECKPOINT")}
     for record in files.attempts[-MAX_ATTEMPTS:]:

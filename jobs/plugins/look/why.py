@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from ...runs import fact_reader, interpret, lookup, scratch_purge, state
 from ...runs.interpret import AttemptFacts
 from ...runs.state import RunPhase, RunState
 from ...slurm import job_list, job_state
-from ...slurm.hostlist import expand_hostlist
 from ...slurm.job import Job
 from ...slurm.job_list import Liveness
 from . import pending, words
@@ -231,8 +229,6 @@ def _of_never_started(run: RunState, state: str | None) -> Answer:
         lines = tuple(last_lines(log))
         return replace(answer, log=str(log), last_lines=lines) if has_log else answer
     # Slurm opens job.log first, in the run directory. It does not keep what failed.
-    path, node = str(run.run_dir.path), "".join(expand_hostlist(job.nodes)[:1])
-    text += f": perhaps {node or 'its node'} cannot open {path}"
-    advice = "look whether the node has it; if not, submit with a runs_root that every host has"
-    there = f"srun --nodes=1 {f'--nodelist={node} ' if node else ''}ls -d {shlex.quote(path)}"
-    return Answer(Kind.REFUSED, text, advice, there)
+    text += f": perhaps {job.nodes or 'its node'} cannot open {run.run_dir.path}"
+    advice = "submit with a runs_root that every host has"
+    return replace(_of_kind(run, Kind.REFUSED, text), advice=advice)
