@@ -1,9 +1,8 @@
 """What is wrong with the keys of a user's script or module, and with launchers in them."""
 
-import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ...contract.problems import Problem, format_value
@@ -15,13 +14,15 @@ _LAUNCHERS = re.compile(
     "torchrun|accelerate(-launch)?|deepspeed|horovodrun|colossalai|composer"
     "|mpirun|mpiexec(.hydra)?|orterun|prterun|srun|jsrun|aprun|ibrun"
 )
-_MODULE = re.compile("-m|--module")  # the option before a module
 _MODULES = (
     *(f"torch.distributed.{name}" for name in ("run", "launch", "launcher", "elastic")),
     *("accelerate.commands", "deepspeed.launcher", "horovod.runner", "colossalai.cli"),
     *("lightning.fabric.cli", "lightning_fabric.cli", "composer.cli.launcher"),
 )
-_RANKS = "; launch.nproc_per_node is the number of ranks of a node"
+_OWN = (
+    "the kit starts the ranks, launch.nproc_per_node on each node: give launch.script or "
+    "launch.module, and only its own options in launch.args"
+)
 
 
 def problems_of(launch: Launch) -> Iterator[Problem]:
@@ -65,7 +66,7 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     ):
         if is_wrong:
             what = f"{format_value(name)} starts ranks, and each rank would start all of them"
-            yield Problem(("launch", key), what, f"the kit starts the ranks: {_without(launch)}")
+            yield Problem(("launch", key), what, _OWN)
     prefix = launch.command_prefix
     for index, word in enumerate(prefix):
         # Behind the first word a path may be that of an image, or of a folder.
@@ -79,17 +80,6 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
 
 def _is_launcher(module: str | None) -> bool:
     return any(f"{module}.".startswith(f"{each}.") for each in _MODULES)
-
-
-def _without(launch: Launch) -> str:
-    """Return the keys that stand for a launcher: the first Python file or module of its options."""
-    words: Sequence[str] = launch.args
-    for index, word in enumerate(words):
-        if _MODULE.fullmatch(word) or word.endswith(".py"):
-            key, at = ("script", index) if word.endswith(".py") else ("module", index + 1)
-            args = json.dumps(words[at + 1 :], ensure_ascii=False)
-            return f"write launch.{key}={''.join(words[at : at + 1])} launch.args={args}{_RANKS}"
-    return f"write launch.script=YOUR_SCRIPT.py, and only its own options into launch.args{_RANKS}"
 
 
 def is_inside(path: str) -> bool:
