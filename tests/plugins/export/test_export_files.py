@@ -12,29 +12,12 @@ from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.digest import weights_sha256
 from slurm_job_kit.trainer.plugins.export import __main__ as export
-from tests.core.checkpoint.checkpoint_kit import job_of, replica_of, save
 from tests.core.checkpoint.conftest import trained as trained
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
 FILE_BYTES = 40  # the tensors have 8 to 24 bytes each, 124 together
 NUM_FILES = 4
-
-
-def adamw(parameters, lr):
-    parameters = list(parameters)
-    matrices = [each for each in parameters if each.ndim > 1]
-    others = [each for each in parameters if each.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A run directory with one checkpoint, and its replica."""
-    context, replica = job_of(tmp_path / "run"), replica_of(optimizer=adamw)
-    save(context, replica, 6)
-    return context.run.dir, replica
 
 
 @pytest.fixture
@@ -56,8 +39,8 @@ LAYOUT = [
 ]
 
 
-def test_larger_weights_become_files_with_an_index(run, small_files, tmp_path, capsys):
-    run_dir, replica = run
+def test_larger_weights_become_files_with_an_index(trained, small_files, tmp_path, capsys):
+    run_dir, replica = trained
     (out := tmp_path / "out").mkdir()
     exported(run_dir, "--out", out)
     printed = capsys.readouterr()
@@ -68,8 +51,8 @@ def test_larger_weights_become_files_with_an_index(run, small_files, tmp_path, c
     assert index["metadata"] == {
         "total_size": size,
         "format": "pt",
-        "run_id": "run",
-        "global_step": "6",
+        "run_id": "trained",
+        "global_step": "9",
         "weights_sha256": weights_sha256(replica),
     }
     tensors_read: dict[str, torch.Tensor] = {}
@@ -78,22 +61,22 @@ def test_larger_weights_become_files_with_an_index(run, small_files, tmp_path, c
         assert sum(value.nbytes for value in tensors.values()) <= FILE_BYTES
         assert {index["weight_map"][each] for each in tensors} == {name}
         with safetensors.safe_open(out / name, "pt") as file:
-            assert file.metadata() == {"format": "pt", "run_id": "run", "global_step": "6"}
+            assert file.metadata() == {"format": "pt", "run_id": "trained", "global_step": "9"}
         tensors_read |= tensors
     assert tensors_read.keys() == own.keys() == index["weight_map"].keys()
     assert all(torch.equal(value, own[name]) for name, value in tensors_read.items())
 
 
-def test_a_tensor_larger_than_a_file_is_alone(run, monkeypatch, tmp_path):
+def test_a_tensor_larger_than_a_file_is_alone(trained, monkeypatch, tmp_path):
     monkeypatch.setattr(export, "MAX_FILE_BYTES", 1)
-    run_dir, replica = run
+    run_dir, replica = trained
     exported(run_dir, "--out", tmp_path / "w.safetensors")
     places = json.loads((tmp_path / "w.safetensors.index.json").read_text())["weight_map"]
     assert len(set(places.values())) == len(places) == len(replica.module.state_dict())
 
 
-def test_an_export_reads_the_model_only_and_holds_one_file_of_it(run, small_files, monkeypatch):
-    run_dir, _ = run
+def test_an_export_reads_the_model_only_and_holds_one_file_of_it(trained, small_files, monkeypatch):
+    run_dir, _ = trained
     really, names, held = outline.with_memory, list[str](), list[Any]()
 
     def with_memory(tree, parts):
@@ -111,9 +94,9 @@ def test_an_export_reads_the_model_only_and_holds_one_file_of_it(run, small_file
 
 
 def test_a_failed_export_leaves_no_index_and_one_that_is_there_is_not_replaced(
-    run, small_files, tmp_path, monkeypatch, capsys
+    trained, small_files, tmp_path, monkeypatch, capsys
 ):
-    run_dir, _ = run
+    run_dir, _ = trained
     (out := tmp_path / "out").mkdir()
     really, count = safetensors.torch.save_file, []
 
