@@ -36,7 +36,7 @@ def start(run_dir, cwd=None, script=SCRIPT, **variables):
     """The ended batch script of job 7."""
     env = {**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "a", **variables}
     command = ["bash", str(script), str(run_dir)]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=20)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_job_does_not_inherit_what_would_change_its_commands(tmp_path):
     (tmp_path / "tmp").mkdir()
     command = ["/bin/bash", "-c", f"ulimit -S -n 64; exec /bin/bash {script}"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=hostile | kept, capture_output=True, text=True, timeout=20
+        command, cwd=tmp_path, env=hostile | kept, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     seen = {line.partition("=")[0] for line in done.stdout.splitlines()}

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "slurm/file_client.c"
 # Whatever a host has looked at stays in its cache for the whole test.
 CACHES = ("30", "30", "30", "30", "30")
 NO_ROOT_SQUASH = "0"
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 
 
 class TwoHosts(NamedTuple):

@@ -16,7 +16,6 @@ import importlib
 import os
 import random
 import signal
-import socket
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 import slurm_job_kit.trainer.process.context
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Log, Spec, Train
+from slurm_job_kit.jobs.node.rendezvous import choose_port
 from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.events import Events
@@ -288,8 +288,6 @@ def main() -> None:
     importlib.import_module("torch._dynamo")
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("slurm_job_kit.trainer.plugins.sharded.fsdp")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = choose_port(str(os.getpid()), 1)  # outside of the range that the kernel gives out
     given = (int(world_size), port, Path(folder), names)
     start_processes(be_rank, given, int(world_size), start_method="fork")

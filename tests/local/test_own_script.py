@@ -111,7 +111,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
     run, _ = log_with(kit, "saved after step 100:")
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert status == 130, stderr
     assert "asked your script to stop: SIGTERM" in stderr
     marker = read_json(run.attempt(1).outcome)
@@ -162,13 +162,13 @@ def test_an_unaware_script_is_not_signalled_and_its_exit_after_a_stop_is_no_end(
     run, _ = log_with(kit, "there")
     _, text = log_with(kit, "there", rank=1)
     process.send_signal(signal.SIGINT)
-    wait_for(run.attempt(1).stop_requested.exists, "no stop file", 10)
+    wait_for(run.attempt(1).stop_requested.exists, "no stop file")
     # As Slurm does on sites where it signals the whole tree of a step.
     os.kill(int(text.rpartition("there ")[2]), signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2.5)  # the agent's next two intervals
     run.attempt(1).stop_requested.with_name("may_end").touch()
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert status == 130, stderr
     assert "is not told to stop" in stderr
     assert "seen [] deadline ''" in run.rank_log(0).read_text()
@@ -188,7 +188,7 @@ def test_a_run_directory_that_vanishes_kills_no_script_and_is_told_in_one_line(
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)  # the agent's next interval, and several of the local run's
     (tmp_path / "may_end").touch()
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert status == 1 and (tmp_path / "ended").exists(), stderr
     (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert "the run directory is gone" in line and "Traceback" not in stderr
@@ -199,9 +199,9 @@ def test_a_second_ctrl_c_kills_a_script_that_knows_no_stop(kit, submit):
     process = submit(UNAWARE, "none")
     run, _ = log_with(kit, "there")
     process.send_signal(signal.SIGINT)
-    wait_for(run.attempt(1).stop_requested.exists, "no stop file", 10)
+    wait_for(run.attempt(1).stop_requested.exists, "no stop file")
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert status == 130, stderr
 
 
@@ -211,7 +211,7 @@ def test_usr1_reaches_a_script_that_handles_it_and_spares_one_that_does_not_yet(
     for rank in (0, 1):
         run, _ = log_with(kit, "there", rank)
     process.send_signal(signal.SIGINT)
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert status == 130, stderr
     (record,) = read_jsonl(run.attempts)
     # The script wrote no marker: it may have more steps to do.

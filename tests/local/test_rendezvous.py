@@ -52,7 +52,7 @@ def test_a_state_of_another_process_is_not_unpickled_and_is_the_reason(kit, tmp_
     assert (key.stat().st_mode & 0o777, len(key.read_bytes())) == (0o600, 32)
     planted = tmp_path / "planted"
     write_state(run, b64encode(pickle.dumps(Planted(planted))).decode())
-    status, _, stderr = kit.end(process, 60)
+    status, _, stderr = kit.end(process)
     assert (status, planted.exists(), key.exists()) == (1, False, False)
     (record,) = read_jsonl(run.attempts)
     endpoint = f"127.0.0.1:{read_json(run.attempt(1).plan)['head']['port']}"

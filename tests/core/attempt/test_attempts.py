@@ -53,7 +53,7 @@ class Job:
     def srun(self, attempt):
         """The pid of the srun of an attempt, once it runs."""
         path = self._slurm.folder / f"srun-{attempt}"
-        return int(wait_for(lambda: path.exists() and path.read_text(), path, 60))
+        return int(wait_for(lambda: path.exists() and path.read_text(), path))
 
     def seen(self, attempt):
         """What that srun printed: its options, its environment and its status."""
@@ -72,7 +72,7 @@ class Job:
 
     def wait(self):
         """The exit code and the log of the job."""
-        code = self.shell.wait(60)
+        code = self.shell.wait(100)
         return code, self.run.job_log.read_text()
 
 
@@ -169,7 +169,7 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
     job = begin()
     job.srun(1)
     job.end(1, 0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while job.shell.poll() is None and time.monotonic() < deadline:
         os.kill(job.shell.pid, signal.SIGTERM)
         time.sleep(0.001)

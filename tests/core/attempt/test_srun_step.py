@@ -26,6 +26,7 @@ from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
 
 pytestmark = pytest.mark.long  # waits for limits of time
+LIMIT_S = 100  # of what takes a second on an idle machine
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def at_once(monkeypatch):
 def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, shell, capfd, failure):
     run_files.node(run.attempt(1), 0, host="a", **{"torchrun_exit": None} | failure)
     srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
-    assert waiter.wait(10) == -signal.SIGKILL
+    assert waiter.wait(LIMIT_S) == -signal.SIGKILL
     assert "srun is ended 0.05 s after a failure" in capfd.readouterr().err
 
 
@@ -147,7 +148,7 @@ def test_srun_that_outlives_all_agents_is_ended_though_none_failed(run, waiter, 
     node(run, 1, 0)
     srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
     assert "after every agent ended" in capfd.readouterr().err
-    assert waiter.wait(10) == -signal.SIGKILL
+    assert waiter.wait(LIMIT_S) == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("at_once")
@@ -156,7 +157,7 @@ def test_sruns_child_that_would_end_the_step_later_is_ended_first(run, stand_in,
     killer = f"while kill -0 $$; do sleep 0.02; done; touch '{tmp_path}/killed-a-step'"
     srun, pid = stand_in(f'trap "" TERM; ({killer}) & echo $!; while :; do sleep 0.1; done')
     srun_step.watch(run, PLAN, srun, shell.stops, tuple)
-    assert srun.wait(10) == -signal.SIGKILL
+    assert srun.wait(LIMIT_S) == -signal.SIGKILL
     wait_for(lambda: not parent_of(int(pid)))
     assert not (tmp_path / "killed-a-step").exists()
 
@@ -176,8 +177,8 @@ def test_the_srun_of_a_superseded_attempt_orders_nothing_any_more(
     watching.join(0.5)
     assert watching.is_alive()
     write_json(run.owner, run_files.claim(attempt=2))
-    assert srun.wait(10) == -signal.SIGKILL
-    watching.join(10)
+    assert srun.wait(LIMIT_S) == -signal.SIGKILL
+    watching.join(LIMIT_S)
     assert not (tmp_path / "ordered").exists()
     assert "attempt 1: srun is ended" in capfd.readouterr().err
 
@@ -190,7 +191,7 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, code)
     watching.join(0.5)
     assert watching.is_alive()
     waiter.kill()
-    watching.join(10)
+    watching.join(LIMIT_S)
     assert not watching.is_alive()
 
 
@@ -201,7 +202,7 @@ def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monk
     looks = mock.Mock(side_effect=[stale, stale, failed, stale])  # the last one is after the loop
     monkeypatch.setattr(srun_step, "read_agents", looks)
     srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
-    assert waiter.wait(10) == -signal.SIGKILL
+    assert waiter.wait(LIMIT_S) == -signal.SIGKILL
     assert looks.call_count == 4
 
 
@@ -216,15 +217,16 @@ def test_an_srun_that_lasts_into_the_end_of_the_time_limit_is_ended_in_time_to_d
     watching = watch(waiter)
     shell.write("TERM")
     if not is_ended:
+        wait_for(lambda: fake_slurm.calls)
         for _ in range(2):  # received, and one call for all of them
             watching.join(1.5)
             assert watching.is_alive()
             shell.write("TERM")
         waiter.kill()
-    watching.join(30)
+    watching.join(LIMIT_S)
     assert len(fake_slurm.calls) == 1
     assert ("at the end of the time limit" in capfd.readouterr().err) == is_ended
-    assert waiter.wait(10) == -signal.SIGKILL
+    assert waiter.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_the_first_stop_of_the_shell_counts_and_a_later_one_is_for_the_next_attempt(shell):
@@ -255,7 +257,7 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
 def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
     """Each silent node takes ANSWER_TIMEOUT_S, and a switch may have cut off hundreds."""
     nodes = [f"n{number}" for number in range(32)]
-    together = threading.Barrier(len(nodes), timeout=20)
+    together = threading.Barrier(len(nodes), timeout=LIMIT_S)
 
     def is_answering(host, *_):
         together.wait()
@@ -269,7 +271,7 @@ def test_many_nodes_are_asked_at_the_same_time(run, monkeypatch):
 def test_srun_is_ended_where_a_node_is_lost(run, waiter, shell, capfd):
     lost = iter([(), (), ("b",)])
     srun_step.watch(run, PLAN, waiter, shell.stops, lambda: next(lost))
-    assert waiter.wait(10) == -signal.SIGKILL
+    assert waiter.wait(LIMIT_S) == -signal.SIGKILL
     assert "srun is ended because b does not answer" in capfd.readouterr().err
 
 
@@ -321,7 +323,7 @@ def watched(waiter, watch, fake_slurm, monkeypatch):
     watching = watch(waiter)
     yield
     waiter.kill()
-    watching.join(30)
+    watching.join(LIMIT_S)
     assert not watching.is_alive()
 
 

@@ -132,7 +132,7 @@ def test_a_kill_at_any_system_call_leaves_whole_checkpoints_only():
             env={**os.environ, **FIXED_MEMORY, "PYTHONPATH": str(repository)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     if done.returncode == NOT_PERMITTED:

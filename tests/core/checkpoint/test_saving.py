@@ -30,7 +30,7 @@ from tests.core.checkpoint.checkpoint_kit import (
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
-LIMIT_S = 20
+LIMIT_S = 100
 
 
 @pytest.fixture

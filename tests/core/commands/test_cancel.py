@@ -100,8 +100,8 @@ def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, submitted, cap
 
 def test_cancel_stops_the_local_process_that_owns_the_run(here):
     run = make_run(here)
-    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+    with subprocess.Popen(["/bin/sleep", "1000"]) as process:
         owner = asdict(run_lock.process(process.pid))
         write_json(run.owner, run_files.claim(**owner))
         assert main(["cancel", "tiny"]) == 0
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(100) == -signal.SIGTERM

@@ -85,7 +85,7 @@ def test_resume_restores_the_setup_lines_that_a_purge_deleted(failed):
 
 SLOW_SBATCH = """
 echo submitted >>"$FAKE_SLURM/submitted"
-for i in $(seq 200); do [ -e "$FAKE_SLURM/go" ] && break; sleep 0.05; done
+for i in $(seq 2000); do [ -e "$FAKE_SLURM/go" ] && break; sleep 0.05; done
 echo 'Submitted batch job 4712'
 """
 

@@ -33,6 +33,7 @@ from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+LIMIT_S = 100  # of what takes a second on an idle machine
 RUN = RunDir(Path("/runs/x y/1"))
 SOCKET_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 HEAD = {"address": "127.0.0.1", "how": "a local run", "port": 15001}
@@ -44,7 +45,7 @@ import signal, sys, time
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda got, _: (print(f"received {got}", flush=True), sys.exit(0)))
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(1000)
 """
 TORCHRUN = """
 import signal, subprocess, sys
@@ -66,7 +67,7 @@ from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
-node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[60, 60]"))
+node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[99, 99]"))
 run = RunDir(Path(sys.argv[1]))
 plan = AttemptPlan(1, "7", ("a",), Head("127.0.0.1", "", 1), 0.0, None)
 agent = Agent(run, 1, Node(0, plan, Spec()))
@@ -310,16 +311,16 @@ def host(tmp_path):
 
 
 # A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
-STUCK = "import subprocess, sys, time; {} ; time.sleep(60)"
+STUCK = "import subprocess, sys, time; {} ; time.sleep(1000)"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "limits"), [("pass", "[0.5, 60]"), ("subprocess.run(['sleep', '6'])", "[60, 0.5]")]
+    ("ranks", "limits"), [("pass", "[0.5, 99]"), ("subprocess.run(['sleep', '6'])", "[99, 0.5]")]
 )
 def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
     monkeypatch.setenv("LIMITS", limits)
     run, process = host(sys.executable, "-c", STUCK.format(ranks))
-    assert process.wait(20) == 1
+    assert process.wait(LIMIT_S) == 1
     assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGKILL
 
 
@@ -341,7 +342,7 @@ def training(host, tmp_path):
 def test_every_stop_signal_reaches_the_ranks_as_sigterm(training, stop):
     run, process, log = training()
     process.send_signal(stop)
-    assert process.wait(15) == 0
+    assert process.wait(LIMIT_S) == 0
     assert log.read_text().count(f"received {signal.SIGTERM:d}") == 2
     assert run.attempt(1).stop_requested.exists()
     (seen,) = read_json(run.attempt(1).agent(0))["signals"]
@@ -367,7 +368,7 @@ def test_an_agent_that_cannot_record_says_so_once_and_still_passes_the_stop_on(t
     shutil.rmtree(run.attempt(1).path)
     shutil.rmtree(run.timeline("x").parent)
     process.terminate()
-    assert process.wait(15) == 0
+    assert process.wait(LIMIT_S) == 0
     assert log.read_text().count("received") == 2
     (said,) = process.stderr.read().splitlines()
     assert "continuing without its records" in said
@@ -453,7 +454,7 @@ def test_an_agent_that_ends_records_what_its_ranks_left(host, tmp_path, monkeypa
     for rank in (3, 4):
         run_files.failed(RunDir(tmp_path).attempt(1), rank, 5.0)
     run, process = host("false")
-    assert process.wait(15) == 1
+    assert process.wait(LIMIT_S) == 1
     record = records.read(AgentRecord, run.attempt(1).agent(0))
     assert record is not None and record.ranks == (2, 3)
     assert [each.rank for each in record.errors] == [3]
