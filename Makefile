@@ -33,12 +33,9 @@ $(KIT_TARGETS) train: $(READY)
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
 test: $(READY_DEV) ## All tests; on a real Slurm where its daemons are installed [COVERAGE=1]
 	@$(PYTEST) $(COVER) tests/slurm tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
-	@$(COVERED)
 test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [COVERAGE=1]
 	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/core tests/repository tests/plugins $(call typed,FLAGS)
-	@$(COVERED)
-COVER = $(if $(call typed,COVERAGE),--cov --cov-report=)
-COVERED = $(if $(call typed,COVERAGE),$(PYTHON) -m tests.covered)
+COVER = $(if $(call typed,COVERAGE),--cov)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
 test-here: $(READY_DEV) ## The tests that need no Slurm
 	@$(PYTEST) tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)

@@ -10,7 +10,6 @@ from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.base.environment import Program
 from slurm_job_kit.jobs.node import agent
 from slurm_job_kit.jobs.runs.freeze import provenance
-from slurm_job_kit.jobs.runs.git import ask_git
 from slurm_job_kit.jobs.slurm import job_list
 from slurm_job_kit.jobs.slurm.job import run_scancel, show_job
 
@@ -59,12 +58,6 @@ def test_no_program_gets_what_belongs_to_an_enclosing_job_or_torchrun(program, g
     kept = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "OWN"}
     inherited = dict.fromkeys((*gone, *kept), "1")
     assert hooks.launch_command(program, (), inherited)[1].keys() == kept
-
-
-def test_git_keeps_the_users_configuration(tmp_path, monkeypatch):
-    for name, value in {"COUNT": "1", "KEY_0": "kit.colour", "VALUE_0": "blue"}.items():
-        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    assert ask_git(tmp_path, "config", "kit.colour").stdout == "blue\n"
 
 
 @pytest.mark.parametrize(

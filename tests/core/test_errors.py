@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import DistNetworkError
 
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
@@ -42,7 +43,7 @@ def run_script(text, *arguments, **options):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)],
         cwd=REPOSITORY,
-        timeout=20,
+        timeout=100,
         **{"capture_output": True, "text": True, **options},
     )
 
@@ -204,29 +205,26 @@ def test_row_29_a_rank_that_ran_out_of_memory_says_so_with_a_way_out(tmp_path, r
     assert f"\n  hint: {hint}" in record["error"] and record["error"].count("\n") == 1
 
 
-def test_a_failing_rank_that_can_start_no_thread_still_reports_its_error(tmp_path):
-    no_thread = 'def start(self): raise RuntimeError("can\'t start new thread")'
-    plant = f"import threading; exec({no_thread!r}, vars := {{}})"
-    plant += "; threading.Thread.start = vars['start']; raise MemoryError"
-    done = fail_with(plant, tmp_path)
-    assert done.returncode == errors.EXIT_FAILED and "error: MemoryError" in done.stderr
-    assert read_json(AttemptDir(tmp_path).rank_error(3))["kind"] == "out_of_memory"
+NO_THREAD = """
+        def start(self): raise RuntimeError("can't start new thread")
+        import threading
+        threading.Thread.start = start"""
 
 
-def test_a_full_disk_under_the_log_hides_neither_record_nor_status(tmp_path):
-    with open("/dev/full", "w") as full:
-        done = fail_with(
-            "raise ValueError('x')", tmp_path, capture_output=False, stdout=full, stderr=full
-        )
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "os.close(1); os.close(2)",
+        "sys.stdout = sys.stderr = None",
+        "full = os.open('/dev/full', os.O_WRONLY); os.dup2(full, 1); os.dup2(full, 2)",
+        NO_THREAD,
+    ],
+)
+def test_outputs_and_threads_that_fail_hide_neither_record_nor_status(tmp_path, harm):
+    done = fail_with(f"{harm}\n        raise MemoryError", tmp_path)
     assert done.returncode == errors.EXIT_FAILED
-    assert read_json(AttemptDir(tmp_path).rank_error(3))["error"] == "ValueError: x"
-
-
-@pytest.mark.parametrize("how", ["os.close(1); os.close(2)", "sys.stdout = sys.stderr = None"])
-def test_closed_outputs_hide_neither_record_nor_status(tmp_path, how):
-    done = fail_with(f"{how}; raise errors.UserError('x')", tmp_path)
-    assert done.returncode == errors.EXIT_USER_ERROR
-    assert read_json(AttemptDir(tmp_path).rank_error(3))["would_repeat"]
+    assert ("error: MemoryError" in done.stderr) is (harm is NO_THREAD)
+    assert read_json(AttemptDir(tmp_path).rank_error(3))["kind"] == "out_of_memory"
 
 
 def test_a_vanished_run_directory_leaves_the_error_in_the_log(tmp_path):
@@ -287,18 +285,8 @@ def test_events_that_cannot_be_written_are_dropped(tmp_path):
     [
         (RuntimeError("[pair.cc:553] Connection closed by peer [10.0.0.2]:1234"), True),
         (torch.distributed.DistBackendError("NCCL communicator was aborted on rank 1."), True),
-        (
-            torch.distributed.DistNetworkError(
-                "Failed to recv, got 0 bytes. Connection was likely closed."
-            ),
-            True,
-        ),
-        (
-            torch.distributed.DistNetworkError(
-                "The client socket has failed to connect to n1:15000."
-            ),
-            False,
-        ),
+        (DistNetworkError("Failed to recv, got 0 bytes. Connection was likely closed."), True),
+        (DistNetworkError("The client socket has failed to connect to n1:15000."), False),
         (RuntimeError("shapes do not match"), False),
     ],
 )

@@ -68,6 +68,8 @@ nodes: 3
         ("slurm: {nodes: 0}", "slurm.nodes: must match ^[1-9][0-9]*(-[1-9][0-9]*)?$, not 0"),
         ("slurm: {nodes: true}", "slurm.nodes: must be a whole number or text, not true"),
         ("slurm: {signal_lead_s: 65536}", "slurm.signal_lead_s: must be at most 65535, not 65536"),
+        ("slurm: {time: 0}", "slurm.time: 0 is not a time"),
+        ("slurm: {time: UNLIMITED}", 'slurm.time: "UNLIMITED" is not supported: the run must'),
         ("slurm: {account: 0123}", 'must be text, not 0123\n  hint: quote it: "0123"'),
         ("slurm: {mem: 64}", 'not 64\n  hint: write a unit, such as 64G; "64" in quotes is MiB'),
         (

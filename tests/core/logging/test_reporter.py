@@ -93,23 +93,6 @@ def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, c
     assert "  48 samples/s  7 s left  data 50%  " in next_line
 
 
-def test_metrics_are_bitwise_the_same_after_any_number_of_kills(report, tmp_path):
-    train(report(), range(1, 13))
-    whole = (tmp_path / "metrics.jsonl").read_bytes()
-    (tmp_path / "metrics.jsonl").unlink()
-    step, size = 0, 0
-    for killed_after, saved_at in ((3, 2), (7, 4), (12, 12)):
-        reporter = report(step, size)
-        train(reporter, range(step + 1, saved_at + 1))
-        step, size = saved_at, reporter.sync()
-        train(reporter, range(saved_at + 1, killed_after + 1))
-    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
-    assert [set(line) for line in read_jsonl(tmp_path / "metrics.jsonl")[3:5]] == [
-        {"step", "epoch", "train_loss", "lr"},
-        {"step", "epoch", "eval_loss", "eval_accuracy"},
-    ]
-
-
 def test_metrics_and_log_number_the_epochs_alike_from_one(report, tmp_path, capsys):
     train(report(), range(1, 13))
     logged = re.findall(r"^step (\d+)/12  epoch (\d)/3", capsys.readouterr().out, re.M)

@@ -214,22 +214,6 @@ def test_optimizers_run_fused_unless_a_parameter_is_complex(optimizer):
         assert all(bool(group["fused"]) is is_fused for group in groups)
 
 
-def test_all_gradients_together_are_clipped_to_the_norm_and_then_dropped():
-    train = Train(lr=1.0, momentum=0.0, grad_clip_norm=1.0)
-    module = nn.Linear(1, 1)
-    before = [parameter.detach().clone() for parameter in module.parameters()]
-    optimizer = optim.create(module, train)
-    module.weight.grad, module.bias.grad = torch.tensor([[3.0]]), torch.tensor([4.0])
-    optim.clip_and_step(optimizer, OFF, [*module.parameters()], train)
-    moved = [old - new for old, new in zip(before, module.parameters(), strict=True)]
-    assert [value.item() for value in moved] == pytest.approx([0.6, 0.8], rel=1e-5)
-    assert module.weight.grad is None and module.bias.grad is None
-    module.weight.grad = torch.tensor([[0.5]])  # within the norm
-    before = module.weight.item()
-    optim.clip_and_step(optimizer, OFF, [*module.parameters()], train)
-    assert before - module.weight.item() == pytest.approx(0.5, rel=1e-5)
-
-
 def test_a_parameter_may_get_its_first_gradient_late():
     first, late = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
     module = nn.ParameterList([first, late])
