@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .contract.records.queued import Submission
     from .contract.rundir import RunDir
     from .contract.spec import Spec
+    from .runs.facts import AttemptFacts
     from .runs.group import Group
-    from .runs.interpret import AttemptFacts
     from .runs.run_lock import Owner
     from .slurm.job import Job
 

@@ -9,8 +9,9 @@ from ..base import files
 from ..base.console import BestEffort, print_line
 from ..contract.records.ended import FINAL
 from ..contract.rundir import RunDir
-from ..runs import fact_reader, interpret, lookup, run_lock
-from ..runs.interpret import AttemptFacts
+from ..runs import fact_reader, lookup, run_lock
+from ..runs.evidence import is_training_complete, rank_evidence
+from ..runs.facts import AttemptFacts
 from . import collect_evidence, record_writer, srun_step
 from .decision import (
     COMPLETED,
@@ -85,7 +86,7 @@ def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> Atte
     predecessor = lookup.predecessor(run_dir)
     last_job_id = None if facts.plan is None else facts.plan.job_id
     is_others = predecessor is not None and last_job_id not in (None, me.job_id, predecessor)
-    if is_others or not interpret.is_unrecorded(facts):
+    if is_others or not facts.is_unrecorded:
         return facts
     is_automatic = is_automatic_start(me.job_id, last_job_id, predecessor)
     ending = collect_evidence.of_lost(run_dir, facts, me, is_automatic)
@@ -114,10 +115,10 @@ def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
 
     facts: of the newest attempt.
     """
-    if not interpret.is_training_complete(facts):
+    if not is_training_complete(facts):
         return False
-    if interpret.is_unrecorded(facts):
-        ending = ending_of(facts, interpret.rank_evidence(facts), time.time())
+    if facts.is_unrecorded:
+        ending = ending_of(facts, rank_evidence(facts), time.time())
         facts = record_writer.record(run_dir, facts, ending, COMPLETED)
     record_writer.write_result(run_dir, facts, COMPLETED)
     return True

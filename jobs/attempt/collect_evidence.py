@@ -7,12 +7,16 @@ from .. import hooks
 from ..base.console import print_line
 from ..contract.records.ended import Evidence
 from ..contract.rundir import RunDir
-from ..runs import interpret, run_lock
-from ..runs.interpret import AttemptFacts
+from ..runs import run_lock
+from ..runs.evidence import rank_evidence
+from ..runs.facts import AttemptFacts
 from ..slurm import ask
 from ..slurm.job import Job, restart_count, show_job
 from . import srun_step
 from .ending import Ending, ending_of
+
+# The longest pause before a retry, and its start.
+RETRY_S = 120.0
 
 
 def of_ended(
@@ -20,7 +24,7 @@ def of_ended(
 ) -> Ending:
     """Return how the attempt ended; Slurm is not asked where the run is certainly complete."""
     state = "LOCAL" if me.is_local else "UNKNOWN"
-    evidence, job = interpret.rank_evidence(facts, state, srun_exit, stops), None
+    evidence, job = rank_evidence(facts, state, srun_exit, stops), None
     ending = ending_of(facts, evidence, time.time())
     if not me.is_local and evidence.outcome != "completed":
         job = show_job(me.job_id, ask.PATIENCE_S)
@@ -40,12 +44,18 @@ def _with_job(facts: AttemptFacts, ending: Ending, job: Job) -> Evidence:
         is_preempted=job.is_preempted,
         is_requeued=job.restarts > restart_count(),
         can_requeue=job.can_requeue,
-        is_near_limit=interpret.is_near_limit(facts, time.time()),
+        is_near_limit=is_near_limit(facts, time.time()),
         unreachable_nodes=srun_step.unreachable_nodes(facts, ending.silent),
     )
     if evidence.unreachable_nodes and not (facts.of_nodes.errors or facts.of_nodes.agent_errors):
         evidence = replace(evidence, error=None)  # what the other agents left is a consequence
     return evidence
+
+
+def is_near_limit(facts: AttemptFacts, now: float) -> bool:
+    """Return whether the time limit's warning, sent once by Slurm, might come between two steps."""
+    deadline = None if facts.plan is None else facts.plan.deadline
+    return deadline is not None and now > deadline - facts.spec.slurm.signal_lead_s - RETRY_S
 
 
 def of_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, is_automatic: bool) -> Ending:
@@ -54,7 +64,7 @@ def of_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner, is_automat
     is_automatic: no user asked for this start. Then a node may have failed, and the batch script
     with it: its nodes are asked now.
     """
-    evidence = interpret.rank_evidence(facts)
+    evidence = rank_evidence(facts)
     if is_automatic and not me.is_local:
         unreachable = srun_step.unreachable_nodes(facts, facts.nodes)
         evidence = replace(evidence, unreachable_nodes=unreachable)

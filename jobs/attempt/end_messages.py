@@ -7,7 +7,8 @@ from ..base import files, log_text
 from ..base.console import print_line, quantity
 from ..base.errors import RecordError
 from ..contract.rundir import RunDir
-from ..runs.interpret import AttemptFacts, format_error
+from ..runs.evidence import format_error
+from ..runs.facts import AttemptFacts
 from .ending import Ending
 
 

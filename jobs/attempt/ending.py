@@ -7,8 +7,9 @@ from ..contract.kinds import OF_MEMORY, Kind
 from ..contract.records.ended import LOST, Evidence
 from ..contract.records.nodes import AgentRecord, RankError
 from ..node.torchrun import stop_signal
-from ..runs import interpret
-from ..runs.interpret import AttemptFacts
+from ..runs.evidence import unfinished_steps
+from ..runs.facts import AttemptFacts, distance_from_cause, first_error
+from ..runs.results import steps_of
 from ..slurm import job_state
 
 # A crash that comes so soon after the start of the attempt, before a step, is a quick one.
@@ -62,25 +63,27 @@ def ending_of(
     facts: AttemptFacts, evidence: Evidence, now: float, is_automatic: bool = True
 ) -> Ending:
     """Return how an attempt ended. now: in seconds since the epoch."""
-    launch, of_nodes = facts.spec.launch, facts.of_nodes
-    saves = stop_signal(launch) is not None and bool(of_nodes.known_agents)
-    first = interpret.first_error(of_nodes.errors)
-    has_begun = interpret.first_event(facts, "first_step") is not None
+    plan, nodes = facts.plan, facts.of_nodes
+    first, begun = first_error(nodes.errors), facts.first_event("first_step")
+    own = sorted((x for x in nodes.errors if not x.caused_by_peer), key=distance_from_cause)
     # A lost attempt ended at an unknown time, perhaps long before the start that records it.
     is_warned = bool(evidence.signals) and evidence.job_state != LOST
-    stop_s, start_s = interpret.times_of(facts, is_warned, now)
+    warned = [each.t for agent in nodes.known_agents for each in agent.signals if is_warned]
+    agents = zip(facts.nodes, nodes.agents, strict=True)
+    before = () if plan is None else plan.quarantined  # by name: clocks may differ
+    has_agent = stop_signal(facts.spec.launch) is not None and bool(nodes.known_agents)
     return Ending(
         evidence,
         first,
-        tuple(interpret.further_errors(of_nodes.errors)),
-        interpret.nodes_without_end(facts),
-        _kind_of_failure(facts, first, evidence),
-        interpret.steps_of(facts),
-        stop_s,
-        start_s,
-        interpret.newly_quarantined(facts),
-        is_quick=facts.plan is not None and not has_begun and now - facts.plan.start <= SOON_S,
-        saves_steps=saves and not interpret.is_without_step(facts),
+        further=tuple(own[1:]),
+        silent={node: agent for node, agent in agents if agent is None or agent.end is None},
+        kind=_kind_of_failure(facts, first, evidence),
+        steps=steps_of(facts),
+        stop_s=round(now - min(warned), 3) if warned else None,
+        start_s=None if begun is None or plan is None else round(begun.t - plan.start, 3),
+        quarantined=tuple(name for name in facts.saved.quarantined if name not in before),
+        is_quick=plan is not None and begun is None and now - plan.start <= SOON_S,
+        saves_steps=has_agent and not (facts.is_step_known and plan is not None and begun is None),
         is_automatic=is_automatic,
     )
 
@@ -93,7 +96,7 @@ def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evi
         return evidence.kind or Kind.SPEC_MISTAKE
     if first is not None and not first.caused_by_peer:
         return first.kind
-    if interpret.unfinished_steps(facts) is not None:
+    if unfinished_steps(facts) is not None:
         return Kind.USER_CODE
     if evidence.job_state == LOST:
         return Kind.BATCH_SCRIPT_KILLED
@@ -108,4 +111,4 @@ def _is_killed(facts: AttemptFacts) -> bool:
     """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
     exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
     is_agent = any(code is None or code < 0 for code in exits)
-    return is_agent or interpret.ranks_without_record(facts) is not None
+    return is_agent or bool(facts.of_nodes.gone)

@@ -12,7 +12,7 @@ from ..contract.records.ended import AttemptRecord
 from ..contract.records.queued import RequeueAnswer
 from ..contract.rundir import RunDir
 from ..runs import run_lock
-from ..runs.interpret import AttemptFacts
+from ..runs.facts import AttemptFacts
 from ..slurm import cluster, job_state
 from ..slurm.hostlist import expand_hostlist
 from ..slurm.job import Job, RequeueResult, forbid_requeue, request_requeue, set_excluded, show_job

@@ -18,17 +18,8 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Launch, Slurm
 from ..node import interfaces, rendezvous
 from ..node.signed_torchrun import KEY_BYTES
-from ..runs import (
-    code_snapshot,
-    fact_reader,
-    interpret,
-    lookup,
-    ownership,
-    revision,
-    run_lock,
-    scratch_purge,
-)
-from ..runs.interpret import AttemptFacts
+from ..runs import code_snapshot, fact_reader, lookup, ownership, revision, run_lock, scratch_purge
+from ..runs.facts import AttemptFacts
 from ..slurm import cluster
 from ..slurm.job import end_time, restart_count
 from . import record_writer
@@ -97,13 +88,13 @@ def open_attempt(
         plugin raises of an attempt that must not begin.
     """
     attempt = facts.newest + 1
-    if not (me.is_local or interpret.is_completed(facts) or facts.spec_error):
+    if not (me.is_local or facts.is_completed or facts.spec_error):
         check_allocation(run_dir, facts.spec.slurm, len(nodes), os.environ)
     for folder in (run_dir.checkpoints, run_dir.timeline("").parent, run_dir.rank_log(0).parent):
         folder.mkdir(exist_ok=True)  # a scratch purge may have deleted it
     if not me.is_local:
         _note_job(run_dir, facts, me)
-    if interpret.is_completed(facts):
+    if facts.is_completed:
         end_run(run_dir, facts, me, COMPLETED)
         return None
     if facts.spec_error is not None:

@@ -12,7 +12,7 @@ from ..contract.records.ended import AttemptRecord, Cause, Why
 from ..contract.records.frozen import Provenance
 from ..contract.rundir import RunDir
 from ..runs import places
-from ..runs.interpret import AttemptFacts
+from ..runs.facts import AttemptFacts
 from .decision import CRASHES
 from .ending import Ending
 

@@ -15,8 +15,8 @@ from ..contract.kinds import Kind
 from ..contract.records.ended import ENDS, Action, AttemptRecord, Cause, Times, Why
 from ..contract.records.timeline import Timeline
 from ..contract.rundir import RunDir
-from ..runs import interpret
-from ..runs.interpret import AttemptFacts
+from ..runs.facts import AttemptFacts
+from ..runs.results import result_of
 from ..slurm.job import RequeueResult
 from .decision import Decision
 from .ending import Ending
@@ -56,7 +56,7 @@ def write_result(run_dir: RunDir, facts: AttemptFacts, decision: Decision) -> At
     """
     if facts.result is not None and facts.result.status == "completed":
         return facts
-    result = interpret.result_of(facts, decision.action, decision.reason)
+    result = result_of(facts, decision.action, decision.reason)
     records.write(run_dir.result, result)
     return replace(facts, result=result)
 

@@ -24,8 +24,8 @@ from ..contract.records.queued import SlurmSite
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..node.interfaces import is_reachable
-from ..runs import interpret, run_lock
-from ..runs.interpret import AttemptFacts
+from ..runs import run_lock
+from ..runs.facts import AttemptFacts
 from ..slurm import cluster
 from ..slurm.job import restart_count, run_scancel, show_job, signal_steps
 
@@ -106,7 +106,7 @@ def _end(run_dir: RunDir, plan: AttemptPlan, srun_pid: int, why: str) -> None:
     """
     print_line(f"attempt {plan.attempt}: srun is ended {why}")
     with contextlib.suppress(OSError):
-        has_failed = any(map(interpret.has_failed, read_agents(run_dir, plan.attempt)))
+        has_failed = any(agent.has_failed for agent in read_agents(run_dir, plan.attempt))
         if has_failed and not run_lock.is_superseded(run_dir, plan.job_id, plan.attempt):
             # srun then kills its step and ends, unless it waits for a lost node.
             send(signal.SIGTERM, [srun_pid])
@@ -173,7 +173,7 @@ def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:
     (Slurm 22.05).
     """
     agents = read_agents(run_dir, plan.attempt)
-    if any(map(interpret.has_failed, agents)):
+    if any(agent.has_failed for agent in agents):
         return f"{END_LIMIT_S} s after a failure"
     num_ended = len([agent for agent in agents if agent.end is not None])
     return f"{END_LIMIT_S} s after every agent ended" if num_ended == len(plan.nodes) else ""

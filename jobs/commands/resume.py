@@ -18,16 +18,8 @@ from ..contract.records.frozen import Revision
 from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
-from ..runs import (
-    fact_reader,
-    frozen_spec,
-    interpret,
-    lookup,
-    revision,
-    run_lock,
-    scratch_purge,
-    state,
-)
+from ..runs import fact_reader, frozen_spec, lookup, revision, run_lock, scratch_purge, state
+from ..runs.evidence import is_training_complete
 from ..runs.state import RunState
 from ..slurm import job_list
 from . import arguments, local
@@ -84,7 +76,7 @@ def resume_named(name: str | None, request: Request, as_json: bool) -> int:
 
 def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     """Continue a run, on this machine to its end; returns the exit code. Raises: as `resume`."""
-    is_complete = interpret.is_training_complete(fact_reader.read_newest(run_dir))
+    is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_over(run_dir, request, is_complete):
         return 0
     is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))

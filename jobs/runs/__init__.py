@@ -5,7 +5,9 @@
 - state: in which state a run is, from its files and one answer of Slurm.
 - fact_reader: reads the files of a run and what agents and ranks wrote in an attempt, each once.
 - silent_end: the ends of processes that wrote no record, from the logs and torchrun's output.
-- interpret: what these facts mean: pure functions.
+- facts: what these files show, as values.
+- evidence: how an attempt ended, by what its ranks and agents wrote.
+- results: the steps of a run, and its result.
 - places: finds the line of the user's code that a traceback shows.
 - run_lock: which job may write into the run directory (owner.json).
 - freeze: makes a run directory from a loaded spec.

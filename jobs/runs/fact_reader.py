@@ -1,6 +1,6 @@
 """Reads what the run directory has about a run and its attempts; changes nothing.
 
-A command reads each file once; jobs.runs.interpret and jobs.attempt.decision take values.
+A command reads each file once; jobs.runs.evidence and jobs.attempt.decision take values.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from ..contract.records.queued import SlurmSite, Submission, Successor
 from ..contract.records.timeline import read_events
 from ..contract.records.training import Outcome, Progress, Result
 from ..contract.rundir import AttemptDir, RunDir
-from . import checkpoint_lookup, interpret, scratch_purge, silent_end
-from .interpret import AttemptFacts, NodeFacts, RunFacts, Saved
+from . import checkpoint_lookup, scratch_purge, silent_end
+from .facts import AttemptFacts, NodeFacts, RunFacts, Saved, first_error
 
 RANK_0 = "rank-00000"
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
@@ -136,7 +136,7 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     recorded = [each.rank for each in errors]
     for node_rank, agent in failed:
         errors += silent_end.ended_ranks(attempt_dir, node_rank, agent.host, recorded)
-    own = interpret.causes(errors, agents, bool(words))
+    own = causes(errors, agents, bool(words))
     return NodeFacts(
         agents=agents,
         agent_errors=tuple(filter(None, texts)),  # empty: written on a full disk
@@ -147,6 +147,20 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
         hang=records.read_leniently(HangConclusion, attempt_dir.hang),
         last_words=() if own else words,
     )
+
+
+def causes(
+    errors: Sequence[RankError], agents: Sequence[AgentRecord | None], has_torchrun_failed: bool
+) -> tuple[RankError, ...]:
+    """Return the error records without those of ranks that obeyed their agents' stop in start-up.
+
+    An agent passes on each signal, also that which srun sends after another agent has died: what
+    the agents recorded decides what it was. A torchrun that fails by itself sends SIGTERM, too. A
+    signal that neither sent was sent to a rank.
+    """
+    is_passed_on = has_torchrun_failed or any(agent is None or agent.signals for agent in agents)
+    stopped = Kind.STOPPED_IN_START_UP
+    return tuple(each for each in errors if each.kind is not stopped or not is_passed_on)
 
 
 def _rank_errors(
@@ -192,7 +206,7 @@ def _gone_ranks(
 
     Where an agent recorded no end, the timelines of its ranks are read for it.
     """
-    first = interpret.first_error(errors)
+    first = first_error(errors)
     if first is None or not first.caused_by_peer:
         return ()
     places = {rank: agent.host for agent in agents if agent for rank in agent.ranks}

@@ -22,8 +22,10 @@ from ..contract.rundir import RunDir
 from ..slurm import job_list, job_state
 from ..slurm.job import Job
 from ..slurm.job_list import Liveness
-from . import fact_reader, interpret, run_lock
-from .interpret import RunFacts
+from . import fact_reader, run_lock
+from .evidence import is_training_complete
+from .facts import RunFacts
+from .results import result_of
 
 
 class RunPhase(StrEnum):
@@ -92,17 +94,12 @@ class RunFiles(RunFacts):
         return self.result is not None and not self.is_resumed
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the newest attempt that was opened has its record."""
-        return self.last is not None and self.last.attempt == self.newest
-
-    @property
     def has_recorded_end(self) -> bool:
         """Whether the files have the end of the run with the job that was queued last."""
         if self.owner is not None or self.job_id is None:
             return False
         is_marked = self.mark is not None and self.job_id in self.mark.split()
-        return is_marked or interpret.is_end_recorded(self.last, self.job_id)
+        return is_marked or self.is_end_recorded
 
 
 @dataclass(frozen=True)
@@ -154,9 +151,8 @@ class RunState:
     def is_ending(self) -> bool:
         """Whether the job has ended the run already, and only its batch script still lives."""
         last, is_alive = self.files.last, self.life is not None and self.life.is_alive is True
-        if last is None or last.attempt != self.files.newest:
-            return False
-        return is_alive and last.job_id == self.job_id and last.decision in ENDS
+        is_its = last is not None and last.job_id == self.job_id and last.decision in ENDS
+        return is_alive and is_its and self.files.is_closed
 
     def refuse_unknown(self) -> None:
         """Raises: UserError, FailedError where it is unknown whether the run still runs."""
@@ -349,11 +345,11 @@ def _with_result(run: RunState) -> RunState:
     if newest.result is not None:  # written since
         status = newest.result.status
         return replace(run, phase=RunPhase(status), word=status, result=newest.result)
-    if interpret.is_training_complete(newest):
+    if is_training_complete(newest):
         action, reason = Action.DONE, "all steps are done"
     elif run.files.mark is not None:
         action, reason = Action.CANCEL, "the job was cancelled"
     else:
         return run
-    result = interpret.result_of(newest, action, reason)
+    result = result_of(newest, action, reason)
     return replace(run, phase=RunPhase(result.status), word=result.status, result=result)

@@ -138,6 +138,11 @@ class AgentRecord:
     ranks: tuple[int, ...] = ()
     errors: tuple[RankError, ...] = ()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its torchrun ended with an error or could not be started."""
+        return bool(self.torchrun_exit) or self.error is not None
+
 
 @dataclass(frozen=True)
 class HangConclusion:

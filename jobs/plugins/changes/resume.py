@@ -14,7 +14,8 @@ from ...contract.records.frozen import Revision
 from ...contract.records.queued import Submission
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
-from ...runs import checkpoint_lookup, fact_reader, frozen_spec, interpret, revision, scratch_purge
+from ...runs import checkpoint_lookup, fact_reader, frozen_spec, revision, scratch_purge
+from ...runs.evidence import is_training_complete
 from . import checkpoint_files, code_changes, extension, spec_changes
 
 MAKE = ("", "RUN SET CODE CHECKPOINT YES FLAGS")
@@ -78,7 +79,7 @@ def revision_of(run_dir: RunDir, wanted: Changes) -> Revision:
     now = was if loaded is None else loaded.spec
     checkpoint = chosen_checkpoint(run_dir, was, wanted.checkpoint)
     saved = checkpoint or checkpoint_lookup.newest(run_dir, is_users=not was.launch.is_trainer)
-    is_complete = interpret.is_training_complete(fact_reader.read_newest(run_dir))
+    is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_complete and checkpoint is None:
         extension.check(run_dir, was, now.train)
     change = Revision()

@@ -26,7 +26,8 @@ from ...contract.records.ended import read_attempts
 from ...contract.records.nodes import AttemptPlan
 from ...contract.records.queued import RecordedJob
 from ...contract.rundir import RunDir
-from ...runs import fact_reader, interpret, lookup, state
+from ...runs import fact_reader, lookup, state
+from ...runs.evidence import rank_evidence
 from ...runs.state import RunState
 from ...slurm import job_list
 from ...slurm.job_list import Liveness
@@ -191,7 +192,7 @@ def show_errors(wanted: RankLog) -> int:
     numbers = [newest, *reversed(closed)] if wanted.attempt is None else [wanted.attempt]
     for number in dict.fromkeys(numbers):
         facts = fact_reader.read(run_dir, number)
-        evidence = closed.get(number) or interpret.rank_evidence(facts, "UNKNOWN")
+        evidence = closed.get(number) or rank_evidence(facts, "UNKNOWN")
         has_failed = number in closed or facts.of_nodes.errors or facts.of_nodes.agent_errors
         ending = ending_of(facts, evidence, time.time())
         if has_failed and (lines := end_messages.error_lines(run_dir, number, ending)):

@@ -19,8 +19,9 @@ from ...base.log_text import first_line, last_lines
 from ...commands import arguments
 from ...contract.kinds import KINDS, Kind
 from ...contract.records.ended import ENDS, Action, AttemptRecord, Cause
-from ...runs import fact_reader, interpret, lookup, scratch_purge, state
-from ...runs.interpret import AttemptFacts
+from ...runs import fact_reader, lookup, scratch_purge, state
+from ...runs.evidence import rank_evidence
+from ...runs.facts import AttemptFacts
 from ...runs.state import RunPhase, RunState
 from ...slurm import job_list, job_state
 from ...slurm.job import Job
@@ -89,7 +90,7 @@ def answer_of(run: RunState) -> Answer:
     """Return why a run is in its state. Raises: RecordError, OSError."""
     facts = fact_reader.read_newest(run.run_dir)  # after Slurm's answer: the attempt may have ended
     # The job or process that still runs records the attempt itself.
-    is_lost = interpret.is_unrecorded(facts) and run.is_ended
+    is_lost = facts.is_unrecorded and run.is_ended
     last = _lost_record(run, facts) if is_lost else facts.last
     if run.phase is RunPhase.COMPLETED:
         return _of_completed(run, facts)
@@ -123,13 +124,13 @@ def answer_of(run: RunState) -> Answer:
 
 def _has_end(run: RunState) -> bool:
     """Return whether a file shows the end of the run, whatever is unknown of its job."""
-    is_recorded = interpret.is_end_recorded(run.files.last, run.files.job_id)
-    return run.files.has_final_result or run.files.mark is not None or is_recorded
+    files = run.files
+    return files.has_final_result or files.mark is not None or files.is_end_recorded
 
 
 def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:
     """Return the record that the next start of the run would write about its newest attempt."""
-    seen = interpret.rank_evidence(facts)
+    seen = rank_evidence(facts)
     ending = ending_of(facts, seen, now=0.0, is_automatic=False)
     record = record_writer.record_of(facts, ending, decide(ending, History()), 0.0)
     return with_reason(run.run_dir, facts, ending, record)

@@ -82,8 +82,7 @@ def _waiting(files: RunFiles, job: Job, now: float) -> str:
 
 def _running(files: RunFiles) -> str:
     """Return `starting` before the first attempt, `restarting` between two, else `running`."""
-    last = files.last
-    if last is not None and last.attempt == files.newest:
+    if files.is_closed:
         return _restarting(files) or "starting"
     return "running" if files.newest or files.job_id is None else "starting"
 
@@ -93,8 +92,7 @@ def _restarting(files: RunFiles) -> str | None:
     last = files.last
     if files.newest == 0 or (last and last.decision in FINAL):
         return None
-    is_closed = last is not None and last.attempt == files.newest
-    return f"restarting after {CAUSES[last.cause]}" if last and is_closed else "restarting"
+    return f"restarting after {CAUSES[last.cause]}" if last and files.is_closed else "restarting"
 
 
 def nodes(run: RunState) -> str | None:

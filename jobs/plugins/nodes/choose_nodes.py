@@ -9,7 +9,7 @@ from ...base.console import print_line, quantity
 from ...contract.records.nodes import Chosen, Head, node_name
 from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...slurm import ask
 from ...slurm.hostlist import expand_hostlist
 from ...slurm.job import plain_job_id, show_job, step_argv

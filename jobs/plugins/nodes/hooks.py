@@ -19,7 +19,7 @@ from ...contract.spec import Spec
 if TYPE_CHECKING:
     from ...attempt.decision import Decision, Ending
     from ...contract.records.nodes import Chosen
-    from ...runs.interpret import AttemptFacts
+    from ...runs.facts import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.job import Job
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...attempt import srun_step
 from ...contract.rundir import RunDir
 from ...runs import fact_reader
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 
 # How often the nodes are looked at, and in how many looks in a row a lost one must be silent.
 LOOK_INTERVAL_S = 5.0

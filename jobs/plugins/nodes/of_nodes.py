@@ -9,7 +9,7 @@ from ...base.console import print_line
 from ...contract.records import with_plugin
 from ...contract.records.ended import Evidence
 from ...contract.rundir import RunDir
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import cluster, job_state
 from ...slurm.hostlist import expand_hostlist

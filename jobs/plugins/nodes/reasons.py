@@ -17,8 +17,9 @@ from ...contract.kinds import OF_MEMORY, Kind
 from ...contract.known_causes import known_cause
 from ...contract.records.ended import LOST, Evidence
 from ...contract.records.nodes import RankError
-from ...runs import interpret
-from ...runs.interpret import AttemptFacts
+from ...runs.evidence import format_error
+from ...runs.facts import AttemptFacts, first_error
+from ...runs.results import loaded_step, steps_of
 from ...slurm.job_state import has_no_allocation, is_cancelled
 from .records import Reason
 
@@ -90,9 +91,9 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Reason]:
     """Yield the node that crashed or hung while the others were well, if it is a single one."""
     found = facts.of_nodes
     own = [error for error in found.errors if not error.caused_by_peer]
-    first = interpret.first_error(own)
+    first = first_error(own)
     if found.hang is not None:
-        step = interpret.steps_of(facts)[1]
+        step = steps_of(facts)[1]
         failure = "" if step is None else f"hang at step {step}"
         reasons = [Reason(host, Kind.HANG, "it hung", False, failure) for host in found.hang.hosts]
     elif first is not None:
@@ -121,12 +122,12 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
         # Not its words: a path in them may have a random name.
         failure = "{} in {} line {}".format(text.partition(":")[0], *places[-1])
     # Of a large job any two nodes crash in the same words now and then, but not from the same step.
-    failure += f", from step {interpret.loaded_step(facts)}"
+    failure += f", from step {loaded_step(facts)}"
     if error.kind is Kind.COLLECTIVE or {-code, code - 128} & {*_KILLED_BY}:
         failure = ""
     if error.kind is Kind.STALE_FILE:  # of a cache of any program, on its way through any code
         failure = error.kind
-    return Reason(error.host, error.kind, first_line(interpret.format_error(error)), False, failure)
+    return Reason(error.host, error.kind, first_line(format_error(error)), False, failure)
 
 
 def _of_agent(error: str) -> Reason:

@@ -13,7 +13,7 @@ from ...base.console import STDERR, print_line
 from ...base.stop_signals import end_at_stop_signals
 from ...contract.records.training import Result
 from ...contract.rundir import RunDir
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...runs.run_lock import Owner
 
 LIMIT_S = 30.0

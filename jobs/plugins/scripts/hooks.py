@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...contract.problems import Problem
     from ...contract.records.ended import Evidence
     from ...contract.records.nodes import Chosen
-    from ...runs.interpret import AttemptFacts
+    from ...runs.facts import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.job import Job
 

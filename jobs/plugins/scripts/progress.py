@@ -19,8 +19,8 @@ from ...contract.records.ended import ENDS, FINAL, Action, Evidence
 from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
-from ...runs import interpret
-from ...runs.interpret import AttemptFacts
+from ...runs.evidence import exits_are_clean, unfinished_steps
+from ...runs.facts import AttemptFacts
 from .meeting import NEVER_MET
 from .text import may_meet_elsewhere, may_see_stop
 from .work import Work, ask_for_all, record_of
@@ -61,13 +61,13 @@ def has_finished(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> bool:
     launch = facts.spec.launch
     if found.outcome != "stopped" or found.job_state != "LOCAL" or launch.stop_signal != "none":
         return False
-    is_done = is_by_exit_code(facts) and interpret.unfinished_steps(facts) is None
+    is_done = is_by_exit_code(facts) and unfinished_steps(facts) is None
     return is_done and not may_see_stop(launch, run_dir.code)
 
 
 def is_by_exit_code(facts: AttemptFacts) -> bool:
     """Return whether exit code 0 alone shows that a script is complete."""
-    return interpret.exits_are_clean(facts) and facts.outcome.status is None
+    return exits_are_clean(facts) and facts.outcome.status is None
 
 
 def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:

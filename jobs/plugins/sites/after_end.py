@@ -14,7 +14,7 @@ from ...attempt.decision import (
 )
 from ...contract.records import of_plugin, with_plugin
 from ...contract.records.ended import Action, Cause, Evidence
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...slurm.job import Job
 from .requeue_policy import is_batch, slurm_requeues_itself
 from .successor import waiting

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the commands that queue a job need no more than the above
     from ...attempt.decision import Decision, Ending
     from ...contract.records.ended import Evidence
     from ...contract.records.nodes import Chosen
-    from ...runs.interpret import AttemptFacts
+    from ...runs.facts import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.job import Job
 

@@ -9,7 +9,7 @@ from ...base import installation
 from ...base.errors import FailedError
 from ...contract.records.ended import Action, Cause
 from ...contract.rundir import RunDir
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import ask, job_list, job_state
 from ...slurm.job import show_job
@@ -54,12 +54,9 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
         return Action.CANCEL, f"job {before} was cancelled"
     if state is not None and state not in job_state.ENDED:
         return None, f"job {before} has not ended, it is {state}"
-    last = facts.last
-    is_handed_over = (
-        last is not None
-        and last.attempt == facts.newest
-        and (last.decision, last.evidence.job_state) == (Action.SUCCESSOR, "RUNNING")
-    )
+    last = facts.last if facts.is_closed else None
+    handed_over = (Action.SUCCESSOR, "RUNNING")
+    is_handed_over = last and (last.decision, last.evidence.job_state) == handed_over
     if state is not None or is_handed_over:
         return None, ""
     resume = installation.command("resume")

@@ -18,7 +18,7 @@ from ...contract.records.queued import RecordedJob, Successor
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import lookup
-from ...runs.interpret import AttemptFacts
+from ...runs.facts import AttemptFacts
 from ...slurm import ask, cluster, job_list, sbatch
 from ...slurm.job import run_scancel, show_job
 from . import preemption

@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, 
 from slurm_job_kit.jobs.contract.records.timeline import Event
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs import evidence, fact_reader
 from tests.bench.rounds import Figure, Target
 from tests.core.file_operations import watched
 
@@ -46,7 +46,7 @@ def _figures(run_dir: RunDir, nodes: int) -> list[Figure]:
     with watched(run_dir.path) as operations:
         fact_reader.read(run_dir, 1)
     began = time.process_time()
-    seen = interpret.rank_evidence(facts, "RUNNING", 1)
+    seen = evidence.rank_evidence(facts, "RUNNING", 1)
     ending = ending_of(facts, seen, 100.0)
     decision = decide(ending, history_of(facts.attempts))
     records.append(run_dir.attempts, record_writer.record_of(facts, ending, decision, 100.0))

@@ -1,13 +1,17 @@
 """Records of attempts, and steps of the batch script, for the tests of this folder."""
 
+import time
+
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt import open as open_module
 from slurm_job_kit.jobs.attempt.decision import refusal
+from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.base.stop_signals import StopSignals
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.ended import AttemptRecord
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs.evidence import rank_evidence
 from tests.core import run_files
 
 
@@ -49,5 +53,10 @@ def own_script(run, stop_signal="none"):
     run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal=stop_signal)).to_json())
 
 
+def ended(run, attempt=1):
+    facts = fact_reader.read(run, attempt)
+    return ending_of(facts, rank_evidence(facts, "RUNNING"), time.time())
+
+
 def evidence(run, srun_exit=0, job_state="RUNNING", attempt=1):
-    return interpret.rank_evidence(fact_reader.read(run, attempt), job_state, srun_exit)
+    return rank_evidence(fact_reader.read(run, attempt), job_state, srun_exit)

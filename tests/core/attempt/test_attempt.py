@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 from tests.core.attempt import attempt_kit
@@ -90,7 +90,7 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
 
 def test_a_complete_run_stays_complete_without_its_outcome(run):
     write_json(run.result, {"status": "completed"})
-    assert interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
+    assert evidence.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 0), (1, 0), (2, 2), (3, 8), (5, 60)])

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock
 from slurm_job_kit.jobs.slurm import cluster
 from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.core.run_files import failed, node, opened, write_json
@@ -23,7 +23,7 @@ from tests.core.run_files import failed, node, opened, write_json
 
 def stopped_in_startup(run, attempt_dir):
     failed(attempt_dir, 1, 6.0, error="asked to stop during start-up", kind="stopped_in_start_up")
-    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
+    return evidence.rank_evidence(fact_reader.read(run, 1), "RUNNING", srun_exit=1)
 
 
 TRAINED = {

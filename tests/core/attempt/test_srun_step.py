@@ -19,9 +19,11 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs.evidence import stop_signals_at_start
 from slurm_job_kit.jobs.slurm import cluster
 from tests.core import run_files
+from tests.core.attempt.attempt_kit import ended
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
 
@@ -244,13 +246,13 @@ def test_what_srun_left_behind_is_ended_and_who_is_silent_is_named(run, fake_slu
     answering = {("10.0.0.1", 7000)}
     monkeypatch.setattr(cluster, "is_answering", lambda *place: place[:2] in answering)
     node(run, 0, None, step_id="3", address="10.0.0.1")
-    left = interpret.nodes_without_end(fact_reader.read(run, 1))
+    left = ended(run).silent
     srun_step.end_leftover("7", left)
     assert fake_slurm.cancelled == ["7.3"]
     assert srun_step.unreachable_nodes(fact_reader.read(run, 1), left) == ("b",)
     for rank in range(2):
         node(run, rank, 1, step_id="4")
-    srun_step.end_leftover("7", interpret.nodes_without_end(fact_reader.read(run, 1)))
+    srun_step.end_leftover("7", ended(run).silent)
     assert fake_slurm.cancelled == ["7.3"]
 
 
@@ -312,7 +314,7 @@ def test_an_agent_that_dies_of_a_stop_before_its_first_record_was_stopped(
     for rank, code in enumerate(codes):
         if code != "missing":
             node(run, rank, code)
-    assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == stops
+    assert stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == stops
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs.evidence import rank_evidence
 from tests.core import run_files
 from tests.core.run_files import write_json
 
@@ -56,7 +57,7 @@ def agents(run, *exits):
 
 
 def evidence(run):
-    return interpret.rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    return rank_evidence(fact_reader.read(run, 1), "RUNNING")
 
 
 def torchrun(run, code, trace=None):
@@ -193,7 +194,7 @@ def test_a_stop_of_which_torchrun_fails_later_is_a_stop(run):
 def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):
     run_files.node(run.attempt(1), 0, (8.0, "SIGTERM"), host="a", torchrun_exit=None, end=None)
     facts = fact_reader.read(run, 1)
-    seen = interpret.rank_evidence(facts, "RUNNING", 255)  # of apptainer, without an image
+    seen = rank_evidence(facts, "RUNNING", 255)  # of apptainer, without an image
     assert (seen.error, seen.signals) == ("a: no record (killed); b: no record (killed)", ())
     assert decide(Ending(seen), History()).cause is Cause.CRASH
 

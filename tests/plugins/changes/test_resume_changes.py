@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.records.frozen import Provenance, SpecChange
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
-from slurm_job_kit.jobs.runs import code_snapshot, fact_reader, freeze, interpret, lookup
+from slurm_job_kit.jobs.runs import code_snapshot, evidence, fact_reader, freeze, lookup
 from tests.core import run_files
 from tests.core.fake_slurm import SBATCH
 from tests.core.run_files import make_checkpoint, make_code, make_run, write_json
@@ -123,7 +123,7 @@ def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     assert not completed.result.exists()
     facts = fact_reader.read_newest(completed)
-    assert not interpret.is_completed(facts)
+    assert not facts.is_completed
     assert facts.last is not None
     assert (facts.last.decision, facts.last.cause) == ("hold", "completed")
 
@@ -134,7 +134,7 @@ def test_a_complete_run_whose_batch_script_was_killed_gets_more_epochs(completed
     write_json(attempt_dir.outcome, {"status": "completed", "global_step": 20})
     assert main(["resume", "tiny", "train.epochs=3", "--yes"]) == 0
     facts = fact_reader.read_newest(completed)
-    assert not completed.result.exists() and not interpret.is_training_complete(facts)
+    assert not completed.result.exists() and not evidence.is_training_complete(facts)
     assert facts.last is not None and (facts.last.attempt, facts.last.decision) == (2, "hold")
 
 
@@ -206,7 +206,7 @@ def test_a_submit_from_a_damaged_checkpoint_leaves_no_run(run, slurm, capsys):
 
 def test_a_complete_run_goes_on_from_an_older_checkpoint_with_all_its_records(completed):
     assert main(["resume", "tiny", "--checkpoint", "10"]) == 0
-    assert not interpret.is_completed(fact_reader.read_newest(completed))
+    assert not fact_reader.read_newest(completed).is_completed
     decisions = [line["decision"] for line in read_jsonl(completed.attempts)]
     assert decisions == ["hold", "done", "hold"]
     assert not completed.result.exists() and read_json(completed.spec)["name"] == "tiny"

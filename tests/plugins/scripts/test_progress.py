@@ -14,7 +14,7 @@ from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.plugins.scripts import progress
-from slurm_job_kit.jobs.runs import checkpoint_lookup, fact_reader, interpret, run_lock
+from slurm_job_kit.jobs.runs import checkpoint_lookup, evidence, fact_reader, run_lock
 from tests.core import run_files
 from tests.core.run_files import opened, write_json
 from tests.core.two_hosts import look
@@ -80,7 +80,7 @@ def test_a_script_that_begins_again_has_progress_when_it_is_behind_every_earlier
 def ended(run, number, job_state):
     """The facts of an attempt, its ending, and what is decided after it."""
     facts, me = fact_reader.read(run, number), run_lock.this_process(None)
-    seen = hooks.evidence(run, facts, me, interpret.rank_evidence(facts, job_state), None)
+    seen = hooks.evidence(run, facts, me, evidence.rank_evidence(facts, job_state), None)
     ending = decision.Ending(seen)
     used, budget = decision.history_of(facts.attempts), decision.budget_of(facts.spec)
     return facts, ending, hooks.decide(facts, ending, decision.decide(ending, used, budget))

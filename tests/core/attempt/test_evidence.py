@@ -5,6 +5,7 @@ import time
 import pytest
 
 from slurm_job_kit.jobs.attempt import record_writer
+from slurm_job_kit.jobs.attempt.collect_evidence import is_near_limit
 from slurm_job_kit.jobs.attempt.decision import (
     COMPLETED,
     Action,
@@ -18,9 +19,14 @@ from slurm_job_kit.jobs.base.files import append_jsonl, read_json
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.spec import Spec
-from slurm_job_kit.jobs.runs import fact_reader, interpret
+from slurm_job_kit.jobs.runs import fact_reader, results
+from slurm_job_kit.jobs.runs.evidence import (
+    rank_evidence,
+    ranks_without_record,
+    stop_signals_at_start,
+)
 from tests.core import file_operations
-from tests.core.attempt.attempt_kit import entry, evidence, own_script, parsed
+from tests.core.attempt.attempt_kit import ended, entry, evidence, own_script, parsed
 from tests.core.run_files import failed, node, opened, write_json
 
 SETUP_ERROR = "b: setup: `module load x` failed with exit code 1: no module x"
@@ -47,7 +53,7 @@ def test_the_steps_of_a_script_follow_from_its_reports(run, checkpoint, first, l
     if last is not None:
         run.progress.write_text(f'{{"step": {last}}}')
     facts = fact_reader.read(run, 2)
-    assert interpret.steps_of(facts) == steps
+    assert results.steps_of(facts) == steps
 
 
 @pytest.mark.parametrize(
@@ -153,8 +159,8 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     spoilt = b'{"t": 8.1, "event": "init", "attem{"t": 8.2, "ev\n[1]\n\xff\n'
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
-    assert interpret.times_of(fact_reader.read(run, 1), False, time.time())[1] == 7.5
-    assert interpret.ranks_without_record(fact_reader.read(run, 1)) is None
+    assert ended(run).start_s == 7.5
+    assert ranks_without_record(fact_reader.read(run, 1)) is None
 
 
 def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
@@ -162,7 +168,7 @@ def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):
     now = time.time()
     for left_s, is_near in ((None, False), (200.0, True), (300.0, False)):
         opened(run, 1, deadline=left_s and now + left_s)
-        assert interpret.is_near_limit(fact_reader.read(run, 1), now) is is_near
+        assert is_near_limit(fact_reader.read(run, 1), now) is is_near
 
 
 HANG = {"kind": "hang", "error": "no step in 60 s"}
@@ -205,8 +211,8 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     failed(attempt, 1, 6.2, error="ValueError: later", exit_code=1, traceback="x")
     failed(attempt, 2, 6.1, error="exited with code 3", exit_code=3)
     facts = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(facts, "RUNNING").error == "rank 2 on n2 exited with code 3"
-    assert [each.rank for each in interpret.further_errors(facts.of_nodes.errors)] == [1]
+    assert rank_evidence(facts, "RUNNING").error == "rank 2 on n2 exited with code 3"
+    assert [each.rank for each in ended(run).further] == [1]
 
 
 def test_an_agent_that_lacks_the_interface_of_the_spec_holds_the_run_at_once(run):
@@ -225,11 +231,11 @@ def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun
     """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
     attempt = opened(run, 1, nodes=("a", "b", "c"))
     attempt.agent_error(1).write_text(f"{SETUP_ERROR}\n")
-    assert interpret.stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
+    assert stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
     facts = fact_reader.read(run, 1)
-    assert interpret.rank_evidence(facts, "RUNNING", srun_exit).signals == ()
-    assert interpret.stop_signals_at_start(facts, srun_exit) == ()
+    assert rank_evidence(facts, "RUNNING", srun_exit).signals == ()
+    assert stop_signals_at_start(facts, srun_exit) == ()
 
 
 @pytest.mark.parametrize(
@@ -293,15 +299,15 @@ def test_crashes_of_the_last_24_hours_count():
     ],
 )
 def test_steps_redone_counts_each_repetition(spans, redone):
-    assert interpret.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
+    assert results.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
 
 
 @pytest.mark.parametrize(("step", "steps"), [(15, (11, 15)), (10, (None, None))])
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run, step, steps):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)
     run.progress.write_text(f'{{"step": {step}}}')
-    assert interpret.steps_of(fact_reader.read(run, 1)) == steps
-    assert interpret.steps_of(fact_reader.read(run, 2)) == (None, None)
+    assert results.steps_of(fact_reader.read(run, 1)) == steps
+    assert results.steps_of(fact_reader.read(run, 2)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +324,7 @@ def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run, s
 def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
     for attempt, (code, *steps) in enumerate(attempts, 1):
         append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
-    code_spans = interpret.code_spans(fact_reader.read(run, 1).attempts)
+    code_spans = results.code_spans(fact_reader.read(run, 1).attempts)
     assert [(each.code, each.first_step, each.last_step) for each in code_spans] == spans
 
 
@@ -329,17 +335,15 @@ def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     for number, t in ((1, 8.5), (1, 9.5), (2, 20.0)):
         event = {"t": t, "event": "first_step", "attempt": number}
         append_jsonl(run.timeline("rank-00000"), event)
-    times = interpret.times_of(fact_reader.read(run, 1), True, time.time())
-    assert times[0] == pytest.approx(5, abs=1) and times[1] == 7.5
-    assert interpret.times_of(fact_reader.read(run, 1), False, time.time()) == (None, 7.5)
-    assert interpret.times_of(fact_reader.read(run, 3), True, time.time()) == (None, None)
+    assert (ended(run).stop_s, ended(run).start_s) == (pytest.approx(5, abs=1), 7.5)
+    assert (ended(run, 3).stop_s, ended(run, 3).start_s) == (None, None)
 
 
 @pytest.mark.parametrize(("job_state", "is_known"), [("LOST", False), ("RUNNING", True)])
 def test_how_long_a_lost_attempt_took_to_stop_is_unknown(run, job_state, is_known):
     node(opened(run, 1), 0, (time.time() - 4000, "SIGTERM"))  # its job waited in the queue
     facts = fact_reader.read(run, 1)
-    seen = interpret.rank_evidence(facts, job_state)
+    seen = rank_evidence(facts, job_state)
     record = record_writer.record_of(facts, ending_of(facts, seen, 0.0), COMPLETED, 0.0)
     assert seen.signals and (record.times.stop_s is not None) is is_known
 
@@ -377,7 +381,7 @@ def test_a_close_opens_files_of_ranks_only_where_their_agent_recorded_no_end(run
     node(attempt, 2, torchrun_exit=None, end=None)
     with file_operations.watched(run.path) as operations:
         facts = fact_reader.read(run, 2)
-    error = str(interpret.rank_evidence(facts, "RUNNING").error)
+    error = str(rank_evidence(facts, "RUNNING").error)
     assert error.startswith("rank 2 on n1, rank 3 on n1, rank 4 on n2 died without an error record")
     paths = sorted(path for name, path in operations.elements() if name == "open")
     assert len([path for path in paths if "agent" in path]) == 3
