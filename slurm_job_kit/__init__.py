@@ -4,7 +4,7 @@ The kit is imported by this name, because a user's repository may have packages 
 of its own. In a clone these folders lie at the top of the repository.
 """
 
-from pathlib import Path
+import os
 
-if not Path(__file__).with_name("jobs").is_dir():
-    __path__.append(str(Path(__file__).resolve().parents[1]))
+if not os.path.isdir(f"{__path__[0]}/jobs"):
+    __path__.append(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))

@@ -7,6 +7,7 @@
 """
 
 import os
+import pkgutil
 import runpy
 import sys
 import time
@@ -14,7 +15,16 @@ import time
 if __package__ == "trainer":  # typed in a clone: the kit's own name for this module is another
     runpy.run_module("slurm_job_kit.trainer", run_name="__main__", alter_sys=True)
 
-from .process.stop import StopSignal
+
+def list_once(folder: str) -> None:
+    """Take the names in a folder, which does not change, for all that can be imported of it.
+
+    Python asks the disk for the folder's time at each import, also at those of torch.
+    """
+    finder, names = pkgutil.get_importer(folder), {x.partition(".")[0] for x in os.listdir(folder)}
+    assert finder is not None
+    find = finder.find_spec
+    finder.find_spec = lambda name, *x: find(name, *x) if name in names else None  # type: ignore
 
 
 def main() -> object:
@@ -22,6 +32,8 @@ def main() -> object:
 
     Returns what must live until the process exits, by os._exit: see `trainer.training.run.run`.
     """
+    from .process.stop import StopSignal
+
     started = time.time()
     stop = StopSignal()
     stop.install()
@@ -29,11 +41,13 @@ def main() -> object:
     # and torch refuses matrix products where train.deterministic is set.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # After the signals: a stop that arrives before its handler is installed is lost.
-    from .contract import begin_lines_with_time
+    from .contract import begin_lines_with_time, begin_rank
     from .hooks import callbacks
     from .process.watcher import Pulse
 
     begin_lines_with_time()
+    if "KIT_AGENT_PID" in os.environ:
+        begin_rank()
     pulse = Pulse()
     of_plugins = callbacks(pulse)
     from .training.run import run
@@ -45,5 +59,9 @@ if __name__ == "__main__":
     if not os.environ.get("PYTHONHASHSEED", "").isdecimal():  # torchrun by hand: no agent set it
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, sys.orig_argv)
+    if "KIT_AGENT_PID" in os.environ:
+        # Both are the frozen code.
+        for each in (os.getcwd(), f"{os.environ['KIT_RUN_DIR']}/code"):
+            list_once(each)
     kept = main()
     os._exit(0)

@@ -45,6 +45,7 @@ from ..jobs.contract.checkpoint.part_file import Entry, HashedSink, header, part
 from ..jobs.contract.checkpoint.reader import Contents, with_retries
 from ..jobs.contract.kinds import KINDS, OF_MEMORY, Kind
 from ..jobs.contract.known_causes import REPEATED, known_cause
+from ..jobs.contract.rank_start import begin as begin_rank
 from ..jobs.contract.records import RecordError, training
 from ..jobs.contract.records.ended import NewestCheckpoint
 from ..jobs.contract.records.frozen import Provenance, ProvenanceOrigin, SpecChange

@@ -8,6 +8,7 @@ The trainer and the plugins import of jobs/ this folder and base. Standard libra
 - known_causes: the known causes behind errors of any program, and how to know each.
 - problems: one mistake of a user: which key, what is wrong, how to fix it; and all of them in one
   exception.
+- rank_start: the start of each rank: it dies with torchrun, and opens its own log.
 - rundir: the run directory: the path of each file in it.
 - spec: the experiment spec: typed, frozen, standard library only.
 """

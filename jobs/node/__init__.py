@@ -4,7 +4,6 @@
 - agent: starts torchrun, sends a stop to the ranks, writes the agent's record.
 - torchrun: the command line of torchrun and its environment.
 - signed_torchrun: torchrun whose rendezvous takes no state of other processes.
-- rank: gives each rank its log file, and a user's script its working directory.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
 - oom: how many processes the kernel killed because memory ran out, and what memory is free.

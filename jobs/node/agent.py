@@ -5,6 +5,7 @@ import importlib.util
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,14 +25,14 @@ from ..base.prctl import die_with_parent
 from ..base.procfs import children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from ..contract import records
+from ..contract.rank_start import RANKS_DIR
 from ..contract.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..contract.records.timeline import Timeline
 from ..contract.rundir import AttemptDir, RunDir
 from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
-from .rank import RANKS_DIR
-from .torchrun import Node, stop_signal, torchrun_command
+from .torchrun import TRAINER, Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
@@ -218,6 +219,20 @@ def temporary_directory(env: dict[str, str]) -> Iterator[str]:
         yield path
 
 
+def with_kit_here(run_dir: RunDir, here: Path, env: dict[str, str]) -> dict[str, str]:
+    """Return the environment of ranks that import the frozen kit from a copy on this node, `here`.
+
+    Each would do about 2,000 operations on the shared disk.
+    """
+    being_written = shutil.ignore_patterns("*.pyc.*")  # bytecode, by another node
+    try:
+        shutil.copytree(run_dir.kit, here, ignore=being_written)
+    except OSError as error:
+        print_line(f"{node_name()}: the ranks import the kit from {run_dir.kit}: {error}")
+        return env
+    return env | {"PYTHONPATH": env["PYTHONPATH"].replace(str(run_dir.kit), str(here))}
+
+
 def this_node(rank: int, plan: AttemptPlan, spec: Spec) -> Node:
     """Return this node in the attempt, once it reaches the first one.
 
@@ -284,6 +299,8 @@ def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoin
         options = node.options(plan, rdzv_endpoint, log_dir)
         command = torchrun_command(spec, run_dir, options)
         command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
+        if TRAINER in command:  # each rank imports the kit itself
+            env = with_kit_here(run_dir, Path(log_dir, "kit"), env)
         num_gpus = spec.slurm.num_gpus or gpus.allocated_gpus(env) or 0
         agent = Agent(run_dir, plan.attempt, node, num_gpus)
         if node.rank == 0:  # once: the others differ in is_host, --local-addr and --log-dir

@@ -15,6 +15,7 @@ from ..contract.spec import Launch, Spec
 from . import interfaces
 from .signed_torchrun import LAUNCHER
 
+TRAINER = "slurm_job_kit.trainer"
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600
 # After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
@@ -64,10 +65,8 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         options.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}")
     options.append(f"--log-dir={node.log_dir}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", str(run_dir.path)]
     torchrun = [sys.executable, "-u", "-m", LAUNCHER, *options]
-    trainer = [sys.executable, "-u", "-m", "slurm_job_kit.trainer", str(run_dir.path)]
-    return [*torchrun, *wrapper, *trainer, *spec.launch.args]
+    return [*torchrun, "-m", "--", TRAINER, str(run_dir.path), *spec.launch.args]
 
 
 def knows_shutdown_timeout() -> bool:

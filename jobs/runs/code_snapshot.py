@@ -70,7 +70,8 @@ def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     """
     name, parts = installation.NAME, installation.PARTS
     folders = {name: installation.PACKAGE} | {f"{name}/{x}": installation.HOME / x for x in parts}
-    files = {f"{to}/{each}": top / each for to, top in folders.items() for each in walk(top)}
+    # A link among them leads to a file that the copy does not have.
+    files = {f"{to}/{x}": (top / x).resolve() for to, top in folders.items() for x in walk(top)}
     if installation.IS_BY_MAKE:  # the jobs name the user's commands
         files["Makefile"] = installation.HOME / "Makefile"
     return _copy_of(files, runs_root, mode)

@@ -1,6 +1,6 @@
 """A rank of the trainer, as a fork of its torchrun.
 
-    torchrun --start-method=fork --run-path -- .../fast_start/forked_rank.py RUN_DIR [KEY=VALUE...]
+    torchrun --start-method=fork --run-path -- .../fast_start/forked_rank.py RUN_DIR
 
 torchrun runs this file in a new child process, which then does the same as `python -m trainer
 RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are imported already
@@ -15,12 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing import util
-from pathlib import Path
 from typing import NoReturn
-
-from slurm_job_kit.jobs.base.console import begin_lines_with_time
-from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.node import rank
 
 
 def reset_signals() -> None:
@@ -64,9 +59,6 @@ def main(argv: list[str]) -> None:
         replace_exit(exit_now)
         leave_multiprocessing()
         reset_signals()
-        begin_lines_with_time()
-        rank.die_with_torchrun()
-        rank.begin(RunDir(Path(argv[0])))
         sys.argv[1:] = argv
         trainer = importlib.import_module("slurm_job_kit.trainer.__main__")
         sys.modules["__main__"] = trainer  # which the rank's worker processes import, too

@@ -24,9 +24,8 @@ def launch_command(
     modules = modules_for(spec)
     if modules:
         variables[COUNTS_WITHOUT_CUDA] = spec.launch.env.get(COUNTS_WITHOUT_CUDA, "1")
-        end = words.index("--")  # OPTIONS -m -- slurm_job_kit.jobs.node.rank RUN_DIR COMMAND
-        forked = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK), words[end + 2]]
-        words[end - 1 :] = [*forked, *spec.launch.args]
+        end = words.index("--")  # OPTIONS -m -- slurm_job_kit.trainer RUN_DIR
+        words[end - 1 : end + 2] = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK)]
     at = words.index(LAUNCHER)
     words[at:at] = ["slurm_job_kit.jobs.plugins.fast_start.preload", ",".join(modules)]
     return words, variables
@@ -51,6 +50,6 @@ def modules_for(spec: Spec) -> list[str]:
     plugins = [
         f"trainer.plugins.{name}.hooks" for name, plugin in PLUGINS.items() if plugin.trainer_hooks
     ]
-    own = ["trainer.training.run", "trainer.__main__", "jobs.node.rank", *plugins]
+    own = ["trainer.training.run", "trainer.__main__", *plugins]
     modules = [f"slurm_job_kit.{name}" for name in own]
     return [*modules, *([] if spec.train.compile else ["torch._dynamo"])]

@@ -7,6 +7,7 @@
 - meeting: torchrun, which notes whether the ranks opened a process group.
 - text: what the text of a script shows that may go wrong in a job.
 - command: command and variables of its ranks.
+- rank: the wrapper of each rank.
 - watch: notices that no rank of it writes any more.
 - work: its working directory, a copy of the frozen code for each run.
 """

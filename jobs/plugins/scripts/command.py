@@ -16,14 +16,16 @@ from ...node.signed_torchrun import LAUNCHER
 from .watch import watch
 from .work import ask_for_all
 
+WRAPPER = "slurm_job_kit.jobs.plugins.scripts.rank"
+
 
 def start(
     argv: Sequence[str], environ: Mapping[str, str], spec: Spec
 ) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of the torchrun of a run, and begin to watch its ranks."""
-    launch, command = spec.launch, argv.index("--") + 3  # -- MODULE RUN_DIR COMMAND
-    run_dir = RunDir(Path(argv[command - 1]))
-    words = [*argv[:command], *rank_command(launch, run_dir)]
+    launch, end = spec.launch, argv.index("--") + 1  # -- slurm_job_kit.trainer RUN_DIR
+    run_dir = RunDir(Path(argv[end + 1]))
+    words = [*argv[:end], WRAPPER, *rank_command(launch, run_dir)]
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
     if num_ranks(argv) > 1:

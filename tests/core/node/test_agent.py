@@ -22,11 +22,11 @@ from slurm_job_kit.jobs.base import environment, procfs, stop_signals
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from slurm_job_kit.jobs.contract import records
+from slurm_job_kit.jobs.contract.rank_start import RANKS_DIR
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, Head
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
-from slurm_job_kit.jobs.node.rank import RANKS_DIR
 from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, torchrun_command
 from tests.core import run_files
 from tests.core.run_files import write_json
@@ -95,9 +95,23 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
         *("--local-addr=127.0.0.1", "--max-restarts=0", "--signals-to-handle=SIGRTMAX"),
         *("--shutdown-timeout=5", "--log-dir=/tmp/x"),
-        *("-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"),
-        *(sys.executable, "-u", "-m", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
+        *("-m", "--", "slurm_job_kit.trainer", "/runs/x y/1", "--x=a b"),
     ]
+
+
+def test_ranks_import_a_copy_of_the_kit_on_their_node(tmp_path, capfd):
+    run, here = RunDir(tmp_path / "run"), tmp_path / "here"
+    (run.kit / "slurm_job_kit").mkdir(parents=True)
+    (run.kit / "slurm_job_kit/__init__.py").write_text("")
+    env = {"PYTHONPATH": f"{run.code}:{run.kit}"}
+    env = agent.with_kit_here(run, here, env)
+    command = [sys.executable, "-c", "import slurm_job_kit; print(slurm_job_kit.__file__)"]
+    found = subprocess.check_output(command, cwd=tmp_path, env=env, text=True)
+    assert found.strip() == str(here / "slurm_job_kit/__init__.py")
+    # A node without space for it: the ranks import the shared one.
+    env = {"PYTHONPATH": f"{run.code}:{run.kit}"}
+    assert agent.with_kit_here(run, tmp_path / "run/spec.json/x", env) == env
+    assert f"the ranks import the kit from {run.kit}" in capfd.readouterr().err
 
 
 def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, monkeypatch):

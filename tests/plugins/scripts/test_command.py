@@ -38,7 +38,7 @@ def start(launch, environ):
 )
 def test_torchrun_starts_a_script_or_module_by_exec(launch, words):
     command, _ = start(launch, {})
-    wrapper = ["-m", "--", "slurm_job_kit.jobs.node.rank", "/runs/x y/1"]
+    wrapper = ["-m", "--", "slurm_job_kit.jobs.plugins.scripts.rank"]
     assert command[command.index("--") - 1 :] == [*wrapper, sys.executable, "-u", *words]
 
 
