@@ -108,9 +108,9 @@ def test_ranks_import_a_copy_of_the_kit_on_their_node(tmp_path, capfd):
     command = [sys.executable, "-c", "import slurm_job_kit; print(slurm_job_kit.__file__)"]
     found = subprocess.check_output(command, cwd=tmp_path, env=env, text=True)
     assert found.strip() == str(here / "slurm_job_kit/__init__.py")
-    # A node without space for it: the ranks import the shared one.
-    env = {"PYTHONPATH": f"{run.code}:{run.kit}"}
-    assert agent.with_kit_here(run, tmp_path / "run/spec.json/x", env) == env
+    env, no_folder = {"PYTHONPATH": f"{run.code}:{run.kit}"}, tmp_path / "file"
+    no_folder.touch()
+    assert agent.with_kit_here(run, no_folder / "here", env) == env
     assert f"the ranks import the kit from {run.kit}" in capfd.readouterr().err
 
 
