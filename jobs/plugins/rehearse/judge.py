@@ -55,9 +55,8 @@ class Tried:
     """A run of a scenario. Its home and working directory have what the training wrote.
 
     reference: the undisturbed run, None for itself. final: names of the files of the final state,
-    in which it has this difference; others: which it wrote besides. middle: the stop in the middle,
-    if that was tried. disk: what was done last before a kill in a save. ends: those with a kill
-    just before and after this save.
+    in which it has this difference; others: which it wrote besides. disk: what was done last before
+    a kill in a save. ends: those with a kill just before and after this save.
     """
 
     scenario: Scenario
@@ -68,7 +67,6 @@ class Tried:
     final: Sequence[str] = ()
     others: Sequence[str] = ()
     difference: Difference = Difference()
-    middle: Tried | None = None
     folder: Path = Path()
     disk: str = ""
     ends: Sequence[Tried] = ()

@@ -17,7 +17,7 @@ from ...config import load
 from ...runs import frozen_spec, lookup
 from .final_state import Difference
 from .judge import Tried, compare
-from .scenarios import MIDDLE, Rehearsal
+from .scenarios import Rehearsal
 from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
 from .verdict import Verdict
 
@@ -155,11 +155,9 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     compare(subject.python, first, tried, again)
     repeats = again.how_it_differs if again.difference.tensors else ""
     varying = again.difference.values
-    middle = next((each for each in tried if each.name == MIDDLE), None)
     for run in tried:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
         run.difference = run.difference.without(varying) if is_compared else Difference()
-        run.middle = middle
     notes = [*rehearsal.notes, *_notes([first, again, *tried], varying)]
     if args.only:
         words = " or ".join(args.only)

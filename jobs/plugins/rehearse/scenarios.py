@@ -29,7 +29,6 @@ STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen 
 _ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)")
 # torchrun's report of a failed rank, behind the errors of the ranks.
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
-MIDDLE = "stop in the middle"
 HASH_SEED = "PYTHONHASHSEED"  # of the order of sets of texts
 UNDISTURBED = ("undisturbed", "undisturbed again")
 KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
@@ -52,7 +51,7 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
     no_save = "" if save else "no save between two steps was seen"
     found = [
-        Scenario(MIDDLE, (Harm(middle),)),
+        Scenario("stop in the middle", (Harm(middle),)),
         Scenario("stop after the start-up", (Harm("start 1"),), no_group),
         Scenario("stop in the first step", (Harm("step 1"),)),
         Scenario("stop in an evaluation", (Harm(f"evaluation {evaluation}"),), no_evaluation),
