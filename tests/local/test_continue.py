@@ -75,7 +75,7 @@ def test_a_run_goes_on_with_mended_code_then_for_longer_and_in_another_run(tmp_p
     model.write_text(MODEL % MENDED)
     resume = ("resume", run.run_id, "--cluster", "local")
     status, _, stderr = kit.run(*resume, "--code")
-    assert status == 2 and "  code/mine.py\n" in stderr
+    assert status == 2 and f"git diff --no-index {run.code.resolve()} " in stderr
     status, _, stderr = kit.run(*resume, "--code", "--yes")
     assert status == 0, stderr
     check_code(run, old)

@@ -80,11 +80,11 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     assert f"kit {run.kit}/" in run.rank_log(0).read_text()
     assert "mine" in kit(repository / "specs", "status")  # from any folder of the repository
     # A resume takes the mended code of the repository that was submitted, from any folder.
-    nets = repository / "jobs/nets.py"
+    nets, before = repository / "jobs/nets.py", run.code.resolve()
     nets.write_text(nets.read_text().replace("nn.Tanh()", "nn.ReLU()"))
     words = ("train.epochs=4", "--code", "--yes", "--cluster", "local")
     text = kit(tmp_path, "resume", run.path, *words)
-    assert "code/jobs/nets.py\n" in text
+    assert f"git diff --no-index {before} {run.code.resolve()}" in text
     assert "ReLU" in (run.code / "jobs/nets.py").read_text()
     assert read_json(run.result)["global_step"] == 4 * 64 // 2 // 8
 
