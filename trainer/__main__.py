@@ -34,7 +34,6 @@ def main() -> object:
     """
     from .process.stop import StopSignal
 
-    started = time.time()
     stop = StopSignal()
     stop.install()
     # cuBLAS reads it when CUDA starts; without it its sums may change from run to run,
@@ -48,6 +47,7 @@ def main() -> object:
     begin_lines_with_time()
     if "KIT_AGENT_PID" in os.environ:
         begin_rank()
+    started = time.time()
     pulse = Pulse()
     of_plugins = callbacks(pulse)
     from .training.run import run
@@ -60,8 +60,7 @@ if __name__ == "__main__":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, sys.orig_argv)
     if "KIT_AGENT_PID" in os.environ:
-        # Both are the frozen code.
-        for each in (os.getcwd(), f"{os.environ['KIT_RUN_DIR']}/code"):
+        for each in (os.getcwd(), f"{os.environ['KIT_RUN_DIR']}/code"):  # both the frozen code
             list_once(each)
     kept = main()
     os._exit(0)

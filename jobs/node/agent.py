@@ -222,13 +222,14 @@ def temporary_directory(env: dict[str, str]) -> Iterator[str]:
 def with_kit_here(run_dir: RunDir, here: Path, env: dict[str, str]) -> dict[str, str]:
     """Return the environment of ranks that import the frozen kit from a copy on this node, `here`.
 
-    Each would do about 2,000 operations on the shared disk.
+    Each would do about 2,000 operations on the shared disk. Without space here they do.
     """
-    being_written = shutil.ignore_patterns("*.pyc.*")  # bytecode, by another node
-    try:
-        shutil.copytree(run_dir.kit, here, ignore=being_written)
+    try:  # without bytecode that another node is writing
+        shutil.copytree(run_dir.kit, here, ignore=shutil.ignore_patterns("*.pyc.*"))
     except OSError as error:
-        print_line(f"{node_name()}: the ranks import the kit from {run_dir.kit}: {error}")
+        shutil.rmtree(here, ignore_errors=True)
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error  # of the first file
+        print_line(f"{node_name()}: the ranks import the kit from {run_dir.kit}: {why}")
         return env
     return env | {"PYTHONPATH": env["PYTHONPATH"].replace(str(run_dir.kit), str(here))}
 

@@ -63,10 +63,9 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
     ]
     if knows_shutdown_timeout():
         options.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}")
-    options.append(f"--log-dir={node.log_dir}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
-    torchrun = [sys.executable, "-u", "-m", LAUNCHER, *options]
-    return [*torchrun, "-m", "--", TRAINER, str(run_dir.path), *spec.launch.args]
+    options += [f"--log-dir={node.log_dir}", "-m", "--", TRAINER, str(run_dir.path)]
+    return [sys.executable, "-u", "-m", LAUNCHER, *options, *spec.launch.args]
 
 
 def knows_shutdown_timeout() -> bool:

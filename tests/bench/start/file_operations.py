@@ -39,10 +39,10 @@ def measure(folder: Path) -> list[Figure]:
 
     What a step does is the difference of a long and a short training, over the steps between.
     """
-    few = _run(folder / "few", FEW_STEPS, ranks_per_node=1)
-    many = _run(folder / "many", MANY_STEPS, ranks_per_node=1)
-    four = _run(folder / "four", FEW_STEPS, ranks_per_node=2)
-    by_exec = _run(folder / "exec", FEW_STEPS, ranks_per_node=2, fork=False)
+    few = run_traced(folder / "few", FEW_STEPS, ranks_per_node=1)
+    many = run_traced(folder / "many", MANY_STEPS, ranks_per_node=1)
+    four = run_traced(folder / "four", FEW_STEPS, ranks_per_node=2)
+    by_exec = run_traced(folder / "exec", FEW_STEPS, ranks_per_node=2, fork=False)
     steps = MANY_STEPS - FEW_STEPS
     first, other = (
         (many[rank].whole().total() - few[rank].whole().total()) / steps for rank in (0, 1)
@@ -71,7 +71,7 @@ def measure(folder: Path) -> list[Figure]:
     ]
 
 
-def _run(
+def run_traced(
     folder: Path, num_steps: int, ranks_per_node: int, fork: bool | str = "auto"
 ) -> list[Counts]:
     """The counts of each rank of a run of two nodes."""

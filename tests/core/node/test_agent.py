@@ -104,14 +104,16 @@ def test_ranks_import_a_copy_of_the_kit_on_their_node(tmp_path, capfd):
     (run.kit / "slurm_job_kit").mkdir(parents=True)
     (run.kit / "slurm_job_kit/__init__.py").write_text("")
     env = {"PYTHONPATH": f"{run.code}:{run.kit}"}
-    env = agent.with_kit_here(run, here, env)
+    own = agent.with_kit_here(run, here, env)
     command = [sys.executable, "-c", "import slurm_job_kit; print(slurm_job_kit.__file__)"]
-    found = subprocess.check_output(command, cwd=tmp_path, env=env, text=True)
+    found = subprocess.check_output(command, cwd=tmp_path, env=own, text=True)
     assert found.strip() == str(here / "slurm_job_kit/__init__.py")
-    env, no_folder = {"PYTHONPATH": f"{run.code}:{run.kit}"}, tmp_path / "file"
-    no_folder.touch()
-    assert agent.with_kit_here(run, no_folder / "here", env) == env
-    assert f"the ranks import the kit from {run.kit}" in capfd.readouterr().err
+    for name in ("gone", "lost"):  # as on a node without space, each file is an error
+        (run.kit / name).symlink_to("nowhere")
+    here = tmp_path / "half"
+    assert agent.with_kit_here(run, here, env) == env and not here.exists()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"the ranks import the kit from {run.kit}: [Errno 2]" in line
 
 
 def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, monkeypatch):

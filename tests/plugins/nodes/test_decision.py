@@ -10,7 +10,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     Cause,
     Decision,
     Ending,
-    Evidence,
     History,
     decide,
 )
@@ -18,17 +17,8 @@ from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records import with_plugin
 from slurm_job_kit.jobs.plugins.nodes.decision import after_fault_of_node
 from slurm_job_kit.jobs.plugins.nodes.records import PLUGIN, NodesFound, Reason
+from tests.core.attempt.test_decision import FRESH, NOTHING
 
-FRESH = History(restarts=0, crashes=0, attempts=0)
-NOTHING = Evidence(
-    outcome=None,
-    job_state="RUNNING",
-    job_reason="None",
-    signals=(),
-    is_preempted=False,
-    has_progress=False,
-    error=None,
-)
 TERM = ("SIGTERM",)
 LOST = {"reasons": (Reason("b", Kind.NODE_FAILURE, "it does not answer", True),)}
 BAD = {"reasons": (Reason("b", Kind.BAD_NODE, "wrong sums", True),)}
