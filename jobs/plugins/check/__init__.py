@@ -2,6 +2,5 @@
 
 - hooks: builds the parts in a process of its own; what it found is shown like mistakes in the spec.
 - launch_keys: what the types of name, slurm and launch cannot express.
-- reserved: options of sbatch that the kit sets itself.
 - train_keys: what the types of train and checkpoint.best cannot express.
 """

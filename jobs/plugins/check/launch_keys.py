@@ -8,14 +8,49 @@ from collections.abc import Iterator, Mapping
 from ...contract.problems import KeyPath, Problem, format_value
 from ...contract.spec import Launch, Slurm, Spec
 from ...slurm import duration
-from .reserved import BOTH, EXPEDITE, GPUS, PER_NODE, SBATCH
 
 MAX_NAME_BYTES = 100
+_STATE = "the kit keeps state and logs in the run directory; make logs or kit logs shows them"
+_PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
+_ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
+_EXPEDITE = "expedite"
+_REQUEUE = "the kit requeues the job until the training is complete"
+_NO_JOB = "sbatch would not submit the job"
+_GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
+_ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
+# Options that the kit sets for sbatch and srun, each with what to write instead.
+_BOTH: Mapping[str, str] = {
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _GPUS),
+    **dict.fromkeys(("gpu-bind", "tres-bind"), _ALL_GPUS),
+    **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), _PER_NODE),
+    **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), _PER_NODE),
+    **dict.fromkeys(("output", "error", "open-mode"), _STATE),
+    **dict.fromkeys(("help", "usage", "version"), _NO_JOB),
+    **dict.fromkeys(("chdir", "workdir"), "ranks run in the frozen copy of your code"),
+    **{key: f"write slurm.{key}" for key in ("nodes", "exclude", "time")},
+    **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "write slurm.cpus_per_task, of each node"),
+    "mem-per-gpu": "write slurm.mem, the memory of each node",
+    "export": _ENV,
+    "job-name": "write name",
+}
+SBATCH: Mapping[str, str] = {
+    **_BOTH,
+    **{key: f"write slurm.{key}" for key in ("partition", "account", "qos", "mem", "constraint")},
+    **dict.fromkeys(("export-file", "get-user-env"), _ENV),
+    **dict.fromkeys(("clusters", "cluster"), "submit where that cluster's Slurm is loaded"),
+    "signal": "write slurm.signal_lead_s",
+    "requeue": f"{_REQUEUE}; the value {_EXPEDITE} alone may be given (Slurm 25.11)",
+    "no-requeue": _REQUEUE,
+    "array": "give slurm/ddp.sbatch a sweep directory: sbatch --array",
+    "quiet": "the kit reads the job id that sbatch prints",
+    "test-only": "make dry-run or kit submit --dry-run shows the submission",
+    "wait": "the option -f of logs follows a job",
+}
 _SRUN: Mapping[str, str] = {
-    **BOTH,
-    **dict.fromkeys(("gres", "tres-per-task"), GPUS),
+    **_BOTH,
+    **dict.fromkeys(("gres", "tres-per-task"), _GPUS),
     **dict.fromkeys(("kill-on-bad-exit", "wait"), "the kit ends srun after a rank has failed"),
-    **dict.fromkeys(("relative", "nodelist"), PER_NODE),
+    **dict.fromkeys(("relative", "nodelist"), _PER_NODE),
 }
 # Keys of launch that hold a number or auto: lower bound, upper bound, hint.
 _OR_AUTO: dict[str, tuple[int, float, str]] = {
@@ -56,17 +91,14 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     for name, value in slurm.sbatch_args.items():
-        if (name, value) != ("requeue", EXPEDITE):
+        if (name, value) != ("requeue", _EXPEDITE):
             path = ("slurm", "sbatch_args", name)
-            yield from _reserved(path, name.replace("_", "-").partition("=")[0], SBATCH)
+            yield from _reserved(path, name.replace("_", "-"), SBATCH)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:
-    """Refuse an option that the kit sets, and each beginning of one: getopt_long completes it."""
-    full = name if name in options else next((x for x in options if x.startswith(name)), None)
-    if full is not None:
-        option = f"--{name}" if name == full else f"--{name} could mean --{full}, which"
-        yield Problem(path, f"{option} belongs to the kit", options[full])
+    if name in options:
+        yield Problem(path, f"--{name} belongs to the kit", options[name])
 
 
 def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
