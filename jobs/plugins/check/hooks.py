@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from ...config.loaded import LoadedSpec
 from ...contract import records
 from ...contract.problems import Problem, SpecError
 from ...contract.rundir import RunDir
-from ...contract.spec import Launch, Spec
+from ...contract.spec import Spec
 from . import launch_keys, train_keys
 
 LIMIT_S = 60.0
@@ -163,23 +162,13 @@ def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
 
     Raises: NotChecked where its file is not known.
     """
-    key, path = _own_file(run_dir, spec.launch)
-    if path is None or not path.is_file():
+    key = "module" if spec.launch.script is None else "script"
+    path = run_dir.code / (spec.launch.script or str(spec.launch.module).replace(".", "/") + ".py")
+    if not path.is_file():
         raise NotChecked(f"launch.{key}: its code is not in the frozen code of the run")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+        compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
         # Setup lines may choose a newer Python for the ranks.
         return [Problem(("launch", key), f"{path.name}: {error}", is_error=not spec.setup)]
     return []
-
-
-def _own_file(run_dir: RunDir, launch: Launch) -> tuple[str, Path | None]:
-    """Return the key and frozen file of a user's script or module; None for an installed module."""
-    if launch.script is not None:
-        return "script", run_dir.code / launch.script
-    path = run_dir.code / str(launch.module).replace(".", "/")
-    files = (path.with_suffix(".py"), path / "__main__.py")
-    return "module", next((file for file in files if file.is_file()), None)
