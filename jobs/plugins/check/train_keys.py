@@ -27,15 +27,13 @@ _KNOWN = {
     "transform": TRANSFORMS,
     "strategy": STRATEGIES,
 }
-_KEYS_OF_OPTIMIZERS = ("momentum", "nesterov", "weight_decay")
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the section train, and with checkpoint.best."""
     yield from _batch(spec)
     yield from _names(spec.train)
-    yield from _optimizer(spec.train)
-    yield from _objective(spec.train)
+    yield from _pairs(spec.train)
     yield from _best(spec)
 
 
@@ -68,28 +66,27 @@ def _names(train: Train) -> Iterator[Problem]:
             hint = f"known: {', '.join(known)}; or your own package.module:callable"
             hint = f"did you mean {guess}? {hint}" if guess else hint
             yield problem(key, f"there is no {key} {format_value(name)}", hint)
-    if train.transform_args and train.transform is None:
-        hint = "write transform: image, or leave transform_args out"
-        yield problem("transform_args", "needs a train.transform", hint, "train.transform")
 
 
-def _optimizer(train: Train) -> Iterator[Problem]:
+def _pairs(train: Train) -> Iterator[Problem]:
+    """Yield keys that exclude or need another key, without which they would have no effect."""
     # The loop sets the learning rate; the others would win over the key, or lose to it.
-    taken = {"lr"} | (set(_KEYS_OF_OPTIMIZERS) if train.optimizer in OPTIMIZERS else set())
+    of_built_in = {"momentum", "nesterov", "weight_decay"}
+    taken = {"lr"} | (of_built_in if train.optimizer in OPTIMIZERS else set())
     for name in sorted(taken & set(train.optimizer_args)):
         hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
         yield problem("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
     if train.nesterov and train.optimizer == "adamw":
         hint = "write optimizer: sgd, or leave nesterov out"
-        what = f"needs train.optimizer sgd, not {train.optimizer}"
+        what = "needs train.optimizer sgd, not adamw"
         yield problem("nesterov", what, hint, "train.optimizer")
-
-
-def _objective(train: Train) -> Iterator[Problem]:
     if train.label_smoothing and train.objective != "classification":
         what = f"is for train.objective classification, not {train.objective}"
         hint = "leave it out; your own objective can take it from objective_args"
         yield problem("label_smoothing", what, hint, "train.objective")
+    if train.transform_args and train.transform is None:
+        hint = "write transform: image, or leave transform_args out"
+        yield problem("transform_args", "needs a train.transform", hint, "train.transform")
 
 
 def _best(spec: Spec) -> Iterator[Problem]:

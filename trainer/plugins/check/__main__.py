@@ -10,7 +10,6 @@ on the CPU. It writes nothing into the run directory.
 import functools
 import os
 import re
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -42,8 +41,6 @@ CPU = torch.device("cpu")
 # A larger model gets no memory of a login node, where a plugin can do without.
 MAX_MODEL_BYTES = 2**30
 MAX_FRAMES = 3
-# Submit ends this process earlier, unless submit itself was killed.
-ALARM_S = 90
 # The kit's messages begin with the key that they are about.
 _KEY = re.compile(r"((?:train|checkpoint|launch|slurm|log)(?:\.\w+)+)[: ]+(.*)", re.DOTALL)
 
@@ -115,7 +112,6 @@ def _frames(error: BaseException) -> tuple[str, ...]:
 
 def main(arguments: list[str]) -> None:
     """Check a run directory, write the report, and exit without the tear-down of user's threads."""
-    signal.alarm(ALARM_S)
     run_dir, found = RunDir(Path(arguments[0])), Problem((), "")
     spec = Spec.read(run_dir.spec)
     torch.set_num_threads(spec.launch.threads_per_rank)
