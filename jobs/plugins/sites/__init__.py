@@ -6,5 +6,4 @@
 - predecessor: whether a successor job may continue the run.
 - preemption: what this Slurm does with a job in its partition and QOS.
 - requeue_policy: whether Slurm requeues a preempted job by itself.
-- warnings: a warning before a job is queued.
 """

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...base.console import print_line
 from ...config.loaded import LoadedSpec
-from ...contract.problems import dotted
 from ...contract.rundir import RunDir
-from . import preemption, warnings
+from . import preemption
 
 if TYPE_CHECKING:  # the commands that queue a job need no more than the above
     from ...attempt.decision import Decision, Ending
@@ -21,20 +20,25 @@ if TYPE_CHECKING:  # the commands that queue a job need no more than the above
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
-    """Print the warnings of this site; record what its preemption does in each run directory.
+    """Record in each run directory what preemption does here; print a note where it cancels jobs.
 
     The runs of a sweep ask Slurm for the same.
     """
     if not is_on_slurm:
         return
     first, loaded = next(iter(runs.items()))
-    spec = loaded.spec
-    sites = preemption.query(spec.slurm)
+    slurm = loaded.spec.slurm
+    sites = preemption.query(slurm)
     if first.path.is_dir():  # not in a dry run
         for run_dir in runs:
             preemption.record(run_dir, sites)
-    for problem in warnings.check(spec.slurm, sites):
-        print_line(f"note: {dotted(problem.path)}: {problem.what}; {problem.hint}")
+    write = "" if slurm.restart == "auto" else "write auto: "
+    for site in sites if slurm.restart != "successor" else ():
+        if site.preempt_mode == "CANCEL":
+            print_line(
+                f"note: slurm.restart: {site.name} cancels what it preempts (PreemptMode=CANCEL); "
+                f"{write}a successor job waits for the end of the job and continues the run"
+            )
 
 
 def evidence(

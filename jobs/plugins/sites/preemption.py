@@ -10,6 +10,7 @@ from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
 from ...slurm.cluster import settings, show_accounting, show_partitions
 
+FILE = "preemption.json"
 _PAIR = re.compile(r"(\w+)=(\S+)")
 
 
@@ -92,13 +93,8 @@ def record(run_dir: RunDir, sites: list[Site]) -> Preemption | None:
     if not sites or (sites[0].is_clusters and sites[0].qos is None):
         return None
     known = Preemption(any(site.preempt_mode == "CANCEL" for site in sites), sites[0].qos)
-    records.write(run_dir.path / "preemption.json", known)
+    records.write(run_dir.path / FILE, known)
     return known
-
-
-def recorded(run_dir: RunDir) -> Preemption | None:
-    """Return what is recorded of the sites of a run; None where nothing is."""
-    return records.read(Preemption, run_dir.path / "preemption.json")
 
 
 def of_job(run_dir: RunDir, requested: Slurm) -> Preemption | None:
@@ -106,7 +102,8 @@ def of_job(run_dir: RunDir, requested: Slurm) -> Preemption | None:
 
     It is asked where submit did not know it, or the site gave the job another QOS than that.
     """
-    known, own_qos = recorded(run_dir), os.environ.get("SLURM_JOB_QOS")
+    known = records.read(Preemption, run_dir.path / FILE)
+    own_qos = os.environ.get("SLURM_JOB_QOS")
     if known is not None and (known.qos is None or own_qos in (None, known.qos)):
         return known
     return record(run_dir, query(replace(requested, qos=own_qos or requested.qos)))

@@ -7,7 +7,6 @@ has not).
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ... import hooks
 from ...base import installation
@@ -29,13 +28,6 @@ MAX_WORDS = 400  # characters of what sbatch printed
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
 
 
-@dataclass(frozen=True)
-class Explained(Successor):
-    """successor.json, as the plugin writes it. reason: why the job needs a successor."""
-
-    reason: str
-
-
 def waiting(facts: AttemptFacts, job_id: str) -> str | None:
     """Return the id of the job that waits for the end of this one."""
     after = facts.successor
@@ -49,9 +41,8 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | Non
     """
     if facts.plan is not None and facts.plan.job_id == job_id:
         return None, ""
-    job = None
-    if facts.spec.slurm.restart != "requeue":
-        job = show_job(job_id, ask.PATIENCE_S)
+    is_asked = facts.spec.slurm.restart != "requeue"
+    job = show_job(job_id, ask.PATIENCE_S) if is_asked else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, facts.spec, can_requeue)
     if reason and (job is None or is_batch(job)):
@@ -93,7 +84,7 @@ def queue(
         print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
         return None, in_one_line(problem)
     try:
-        records.write(run_dir.successor, Explained(new_id, job_id, reason))
+        records.write(run_dir.successor, Successor(new_id, job_id))
         lookup.remember(run_dir, new_id, cluster.cluster_name())
     except OSError:
         run_scancel(new_id)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.contract.spec import Spec
-from slurm_job_kit.jobs.plugins.sites import hooks, preemption
-from slurm_job_kit.jobs.plugins.sites.preemption import Preemption
+from slurm_job_kit.jobs.contract.spec import Slurm, Spec
+from slurm_job_kit.jobs.plugins.sites import hooks
 from tests.core import run_files
 
 
@@ -17,8 +17,8 @@ def queue(fake_slurm, tmp_path):
     partition = "PartitionName=batch\n   Default=YES PreemptMode=CANCEL\n"
     fake_slurm.answer("scontrol", partition, when="--all show partition*")
 
-    def call(is_on_slurm=True, is_frozen=True):
-        spec = Spec(name="first")
+    def call(is_on_slurm=True, is_frozen=True, restart="auto"):
+        spec = Spec(name="first", slurm=Slurm(restart=restart))
         run = RunDir(tmp_path / "runs/first/1")
         if is_frozen:
             run_files.frozen(run.path, spec)
@@ -28,10 +28,15 @@ def queue(fake_slurm, tmp_path):
     return call
 
 
-def test_the_warnings_are_printed_and_what_preemption_does_is_recorded(queue, capfd):
-    run = queue()
-    assert "slurm.restart: partition batch cancels what it preempts" in capfd.readouterr().err
-    assert preemption.recorded(run) == Preemption(cancels=True)
+@pytest.mark.parametrize(
+    ("restart", "hint"),
+    [("auto", "; a successor job waits"), ("requeue", "; write auto: a"), ("successor", None)],
+)
+def test_a_site_that_cancels_is_noted_and_recorded(queue, capfd, restart, hint):
+    run, note = queue(restart=restart), "slurm.restart: partition batch cancels what it preempts"
+    printed = capfd.readouterr().err
+    assert printed == "" if hint is None else note in printed and hint in printed
+    assert read_json(run.path / "preemption.json") == {"cancels": True, "qos": None}
 
 
 def test_a_dry_run_writes_nothing(queue, capfd):

@@ -4,7 +4,7 @@ import pytest
 
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm
-from slurm_job_kit.jobs.plugins.sites import preemption, warnings
+from slurm_job_kit.jobs.plugins.sites import preemption
 from slurm_job_kit.jobs.plugins.sites.preemption import Preemption, Site
 
 # From a real Slurm 22.05, shortened.
@@ -46,17 +46,6 @@ SHORT = Site("partition short", "CANCEL")
 )
 def test_the_mode_stands_behind_slurms_flags(text, mode):
     assert preemption.mode_of(text) == mode
-
-
-@pytest.mark.parametrize(
-    ("restart", "hint"),
-    [("auto", "a successor job waits"), ("requeue", "write auto"), ("successor", None)],
-)
-def test_a_site_that_cancels_preempted_jobs_is_a_warning_with_a_hint(restart, hint):
-    problems = warnings.check(Slurm(restart=restart), [BATCH, SHORT])
-    assert len(problems) == (hint is not None)
-    assert all("partition short cancels" in each.what for each in problems)
-    assert all(str(hint) in each.hint for each in problems)
 
 
 BANNER = "** 3 nodes are down = wait **\n"  # of a wrapper

@@ -10,8 +10,7 @@ from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
-from slurm_job_kit.jobs.plugins.sites import hooks, predecessor, preemption, successor
-from slurm_job_kit.jobs.plugins.sites.preemption import Preemption
+from slurm_job_kit.jobs.plugins.sites import hooks, predecessor, successor
 from slurm_job_kit.jobs.runs import fact_reader, lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 from tests.core import run_files
@@ -113,7 +112,7 @@ def test_the_qos_that_the_site_has_given_the_job_decides(run, slurm, monkeypatch
     cancels = own_qos == "cancelling"
     reason = successor.reason_for(run, replace(SPEC, slurm=Slurm()), True)
     assert bool(reason) is cancels
-    assert preemption.recorded(run) == Preemption(cancels, own_qos)
+    assert read_json(run.path / "preemption.json") == {"cancels": cancels, "qos": own_qos}
 
 
 def test_it_has_the_same_script_and_options_but_what_is_one_jobs_own(run, slurm):
@@ -143,8 +142,7 @@ def test_it_is_queued_once_noted_and_found_by_its_id(run, slurm, monkeypatch):
     ensure(run, 1)
     ensure(run, 2)
     assert [call.split(" ")[0] for call in slurm.calls] == ["scontrol", "sbatch"]
-    noted = {"job_id": "8", "after": "7", "reason": "slurm.restart=successor"}
-    assert read_json(run.successor) == noted
+    assert read_json(run.successor) == {"job_id": "8", "after": "7"}
     assert lookup.find("8") == run
 
 
@@ -180,7 +178,7 @@ def test_nothing_is_left_to_go_on_with_so_it_is_cancelled(run, slurm):
 
 @pytest.mark.parametrize(("state", "queued"), [("PENDING", 0), ("CANCELLED", 1), (None, 1)])
 def test_a_run_is_handed_over_to_somebody_who_is_there(run, slurm, state, queued):
-    write_json(run.successor, {"job_id": "8", "after": "7", "reason": ""})
+    write_json(run.successor, {"job_id": "8", "after": "7"})
     show(slurm, state)
     slurm.answer("sbatch", "Submitted batch job 9\n")
     assert successor.confirm(run, now(run), "7")[0]
