@@ -23,8 +23,8 @@ A script of your own (`launch.script`) imports nothing from the kit: copy kit_st
 configs/own_script. Every other module of the kit may change without notice.
 """
 
-from .data.sample_rng import SampleRandom
 from .data.sources import Samples, Stream
 from .model.objectives import Sums
+from .seeds import SampleRandom
 
 __all__ = ["SampleRandom", "Samples", "Stream", "Sums"]

@@ -6,5 +6,4 @@
 - data_set: creates the data set of a spec.
 - feed: training and held-out batches of samples that are looked up by index.
 - to_device: moves a batch to the device and transforms it there, as the spec says.
-- sample_rng: random numbers by seed, step and sample.
 """

@@ -10,8 +10,8 @@ from ..contract import Train
 from ..errors import UserError
 from ..parts import parts
 from ..process.run_handle import RankContext
+from ..seeds import SampleRandom
 from ..user_code import call, load, user_code
-from .sample_rng import SampleRandom
 from .sources import BYTE_SCALE, Batch, RawBatch, check_inputs, is_pair
 
 # (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import Batch
+from slurm_job_kit.trainer.seeds import SampleRandom
 
 
 @dataclass(frozen=True)

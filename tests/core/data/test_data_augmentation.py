@@ -2,8 +2,8 @@
 
 import torch
 
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import Samples
+from slurm_job_kit.trainer.seeds import SampleRandom
 from tests.core.data_kit import feed_of, pixels_by_sample
 from tests.parts import Noise
 

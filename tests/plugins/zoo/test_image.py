@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from slurm_job_kit.jobs.contract.spec import Train
-from slurm_job_kit.trainer.data.sample_rng import SampleRandom
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.data.to_device import Transform, create_transform
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.seeds import SampleRandom
 from tests.core.data.test_data_augmentation import numbered
 from tests.core.data_kit import feed_of
 

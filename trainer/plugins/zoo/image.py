@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import pad
 
-from ...data.sample_rng import SampleRandom
 from ...data.sources import BYTE_SCALE
 from ...errors import UserError
+from ...seeds import SampleRandom
 
 
 class Image:
