@@ -30,7 +30,7 @@ from ..parts import parts
 from ..process.context import gather, of_first
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
-from ..strategy.sharding import Sharding
+from ..strategy.interface import Sharding
 from . import commit, outline, saved_state
 from .commit import PendingCheckpoint, Retention, check_owner
 from .loading import ReadAhead

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..model.replica import Replica
-from ..strategy.sharding import Rows
+from ..strategy.interface import Rows
 from .saved_state import model_parts, optimizer_parts
 
 Whole = Callable[[Rows], torch.Tensor]  # a divided tensor, put together

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from ..contract import MALFORMED, Contents, DamageError, Entry, HashedSink, header, part_name
-from ..strategy.sharding import Rows, Sharding
+from ..strategy.interface import Rows, Sharding
 
 STATE = "state.json"
 # A dict of this one key stands for what JSON does not have.

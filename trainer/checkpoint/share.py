@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ..process.context import broadcast_bytes
-from ..strategy.sharding import Sharding
+from ..strategy.interface import Sharding
 from . import outline
 
 # One broadcast; on a GPU, which also holds the model, it is one buffer.

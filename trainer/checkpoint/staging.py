@@ -8,7 +8,7 @@ import torch
 
 from ..data.sources import PLAIN
 from ..errors import UserError
-from ..strategy.sharding import Rows
+from ..strategy.interface import Rows
 
 
 class Staging:

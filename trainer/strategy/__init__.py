@@ -1,7 +1,6 @@
 """How the ranks of a run share the model, its gradients and the optimizer.
 
-- interface: what each strategy can do; CONTRIBUTING.md says how to add one.
-- sharding: which rows of a tensor each rank has.
+- interface: what each strategy can do, and which rows of a tensor each rank has.
 - ddp: each rank has all of it.
 """
 

@@ -1,8 +1,9 @@
-"""What each strategy can do."""
+"""What each strategy can do, and which rows of a tensor each rank has."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -10,7 +11,35 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..contract import Train
 from ..process.context import DistributedContext
-from .sharding import Rows, Sharding
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The division of tensors into `num_shards` contiguous parts along the first dimension.
+
+    rank: this rank. Ranks i, i + num_shards, i + 2 num_shards ... have copies of part i, and rank i
+    writes it to a checkpoint. One part: each rank has whole tensors.
+    """
+
+    num_shards: int
+    rank: int
+
+    def rows(self, length: int) -> tuple[int, int]:
+        """Return the first row of this rank's part and the row after its last one.
+
+        length: the rows of the whole tensor. The division is that of torch.chunk, which FSDP2
+        uses: equal parts, a smaller last one, and then empty ones.
+        """
+        index, size = self.rank % self.num_shards, -(-length // self.num_shards)
+        return min(index * size, length), min((index + 1) * size, length)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows of a tensor that is divided; `shape` is that of the whole tensor."""
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
 
 
 class Strategy(ABC):
@@ -20,7 +49,6 @@ class Strategy(ABC):
     evaluates_together: whether a forward pass needs all ranks, also without gradients.
     """
 
-    sharding: Sharding
     evaluates_together = False
 
     def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:

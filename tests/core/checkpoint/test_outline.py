@@ -13,7 +13,7 @@ from slurm_job_kit.jobs.contract.checkpoint.part_file import part_name
 from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, commit
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from slurm_job_kit.trainer.strategy.interface import Rows, Sharding
 
 SHAPES = [(64, 3), (1,), (65,), (130, 2), (63, 5), (7, 2, 2), (0, 3), (200,)]
 

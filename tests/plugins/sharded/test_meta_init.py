@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.plugins.sharded import meta_init
 from slurm_job_kit.trainer.strategy.ddp import Ddp
-from slurm_job_kit.trainer.strategy.sharding import Rows, Sharding
+from slurm_job_kit.trainer.strategy.interface import Rows, Sharding
 from tests.core.ranks import CPU, place_of
 from tests.parts import Transformer
 

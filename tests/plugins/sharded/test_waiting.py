@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
 from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
 from slurm_job_kit.trainer.plugins.sharded import checkpoints as divided
-from slurm_job_kit.trainer.strategy.sharding import Sharding
+from slurm_job_kit.trainer.strategy.interface import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
 from tests.core.checkpoint.test_outline import saved
 

@@ -32,7 +32,7 @@ from ...model.replica import Replica
 from ...model.training_data import Data
 from ...process.context import broadcast_bytes, gather
 from ...process.run_handle import RankContext
-from ...strategy.sharding import Rows, Sharding
+from ...strategy.interface import Rows, Sharding
 
 TEXT_BYTES = 512  # of each text that the ranks exchange
 # Rows that are not read into their place, such as those of a GPU, go through such a buffer.

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from ...contract import Train
 from ...errors import UserError
 from ...process.context import DistributedContext
-from ...strategy.sharding import Rows, Sharding
+from ...strategy.interface import Rows, Sharding
 from . import blocks
 from .in_blocks import InBlocks, check_optimizer, num_shards
 

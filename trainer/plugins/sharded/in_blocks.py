@@ -9,8 +9,7 @@ from ...contract import Train
 from ...errors import UserError
 from ...process.context import DistributedContext
 from ...strategy.ddp import Ddp
-from ...strategy.interface import Strategy
-from ...strategy.sharding import Sharding
+from ...strategy.interface import Sharding, Strategy
 from . import blocks, meta_init
 
 # They compute an update from a whole matrix or its norm.

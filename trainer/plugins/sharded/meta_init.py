@@ -15,8 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import seeds
 from ...errors import UserError
-from ...strategy.interface import Strategy
-from ...strategy.sharding import Rows
+from ...strategy.interface import Rows, Strategy
 
 # A constant, because the weights depend on the choice: not on the machine or the number of ranks.
 LIMIT_BYTES = 16 * 2**30

@@ -17,7 +17,7 @@ from ...contract import MALFORMED, MANIFEST, RunDir, checkpoint_names, files, re
 from ...errors import UserError
 from ...model.replica import Replica
 from ...process.run_handle import RankContext
-from ...strategy.sharding import Rows
+from ...strategy.interface import Rows
 
 INDEX_SUFFIX = ".safetensors.index.json"
 MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
