@@ -35,12 +35,11 @@ JOBS = {
 TRAINER = {
     "process": set(),
     "data": {"process"},
-    "logging": {"process", "data"},
     "strategy": {"process", "data"},
     "model": {"process", "data", "strategy"},
     "checkpoint": {"process", "data", "strategy", "model"},
-    "training": {"process", "data", "strategy", "model", "logging", "checkpoint"},
-    "": {"process", "data", "strategy", "model", "logging", "checkpoint", "training"},
+    "training": {"process", "data", "strategy", "model", "checkpoint"},
+    "": {"process", "data", "strategy", "model", "checkpoint", "training"},
 }
 # What any file may import: the list of plugins, and the hooks, whose imports are of types only.
 EVERYWHERE = {"jobs", "trainer", "jobs.plugins", "jobs.hooks", "trainer.hooks"}

@@ -20,12 +20,12 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import NotFinite
-from slurm_job_kit.trainer.logging.reporter import Reporter
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement
 from slurm_job_kit.trainer.process.stop import StopSignal
 from slurm_job_kit.trainer.process.watcher import Pulse
 from slurm_job_kit.trainer.seeds import ORDER, WEIGHTS, mix
 from slurm_job_kit.trainer.training import saves
+from slurm_job_kit.trainer.training.reporter import Reporter
 from slurm_job_kit.trainer.training.run import conclude, prepare
 from tests.core.ranks import CPU, context_of, place_of
 from tests.core.run_files import write_json

@@ -142,10 +142,6 @@ class TrainingLength:
         """Return the epoch that a step belongs to; both count from 1."""
         return (step - 1) // self.steps_per_epoch + 1
 
-    def finished_epochs(self, step: int) -> int:
-        """Return the number of epochs that are finished after a step."""
-        return step // self.steps_per_epoch
-
     def samples(self, step: int) -> int:
         """Return the number of samples trained on up to and including a step, over all ranks."""
         epochs, steps = divmod(step, self.steps_per_epoch)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from .. import seeds
 from ..checkpoint.saved_state import TrainState
-from ..logging.reporter import Reporter
 from ..model.evaluate import evaluate
 from ..model.replica import Replica
 from ..model.training_data import Data
 from ..process.run_handle import RankContext
+from .reporter import Reporter
 
 
 class Evaluation:

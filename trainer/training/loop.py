@@ -15,7 +15,6 @@ from ..checkpoint.saved_state import TrainState
 from ..contract import Train, checkpoint_name
 from ..data.sources import Batch
 from ..errors import NotFinite
-from ..logging.reporter import Reporter
 from ..model import optim
 from ..model.mean_gradient import MeanGradient
 from ..model.replica import Replica
@@ -25,6 +24,7 @@ from ..process.step_agreement import Agreement, StepAgreement
 from ..user_code import has_user_code
 from . import training_means
 from .evaluation import Evaluation
+from .reporter import Reporter
 from .saves import Saves
 
 
@@ -166,7 +166,7 @@ class Loop:
         for each in self.context.watchers:
             each.after_step(state.global_step)
         if self.reporter is not None:
-            self.reporter.step_done(state.global_step)
+            self.reporter.progress.update(step=state.global_step)
         if state.global_step % self._log_every_steps == 0:
             self._log(lr)
         if state.global_step % self.length.steps_per_epoch == 0:

@@ -6,11 +6,11 @@ import time
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.saved_state import TrainState
 from ..contract import Checkpoint, quantity
-from ..logging.reporter import Reporter
 from ..model.replica import Replica
 from ..model.training_data import Data
 from ..process.context import of_first
 from ..process.run_handle import RankContext
+from .reporter import Reporter
 
 # A stop that met a save of more than this share of slurm.signal_lead_s does no second one.
 SHARE_OF_LEAD = 0.25

@@ -9,8 +9,8 @@ from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Checkpoint
 from slurm_job_kit.trainer.checkpoint import commit, outline, recovery
-from slurm_job_kit.trainer.logging.reporter import open_cut
 from slurm_job_kit.trainer.process.run_handle import RankContext
+from slurm_job_kit.trainer.training.reporter import open_cut
 from tests.core.checkpoint.checkpoint_kit import bits, job_of, loaded, replica_of, save
 from tests.core.two_hosts import TwoHosts, look
 

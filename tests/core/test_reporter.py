@@ -15,10 +15,8 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
 from slurm_job_kit.trainer.errors import StorageError
-from slurm_job_kit.trainer.logging import progress
-from slurm_job_kit.trainer.logging import reporter as module
-from slurm_job_kit.trainer.logging.progress import Progress
-from slurm_job_kit.trainer.logging.reporter import Reporter
+from slurm_job_kit.trainer.training import reporter as module
+from slurm_job_kit.trainer.training.reporter import Progress, Reporter
 from tests.core.ranks import context_of
 from tests.core.run_files import read_progress_steps
 
@@ -50,7 +48,7 @@ def report(tmp_path):
 
 def train(reporter, steps):
     for step in steps:
-        reporter.step_done(step)
+        reporter.progress.update(step=step)
         reporter.report_training(step, {"train_loss": 1 / step}, 0.1, data_wait_s=0.0)
         if step % LENGTH.steps_per_epoch == 0:
             reporter.report_evaluation(step, {"eval_loss": 2 / step, "eval_accuracy": 1 - 1 / step})
@@ -81,7 +79,7 @@ def test_a_log_line_has_loss_lr_speed_time_left_data_wait_and_memory(report, clo
 def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, clock, capsys):
     reporter = report()
     clock.s += 1
-    reporter.step_done(1)
+    reporter.progress.update(step=1)
     clock.s += 8
     reporter.report_evaluation(1, {"eval_loss": 1.0, "eval_accuracy": 0.5})
     clock.s += 1
@@ -191,17 +189,17 @@ def test_progress_holds_the_last_step_after_a_sync_and_a_close(report, tmp_path)
     reporter = report()
     for last, end in ((99, reporter.sync), (199, reporter.close)):
         for step in range(last - 99, last + 1):
-            reporter.step_done(step)
+            reporter.progress.update(step=step)
         end()
         assert read_progress_steps(tmp_path / "progress.json")[0] == last
 
 
 def test_progress_is_written_at_most_once_a_second(tmp_path, monkeypatch):
     now, path = SimpleNamespace(s=0.0), tmp_path / "progress.json"
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.s))
     file, seen = Progress(path), []
     for step in range(1, 41):
-        file.step_done(step)
+        file.update(step=step)
         seen.append(read_progress_steps(path)[0])
         now.s += 0.125
     assert seen == [1 + 8 * (number // 8) for number in range(40)]

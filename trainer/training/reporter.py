@@ -1,4 +1,4 @@
-"""Rank 0's reports on the training: log lines, metrics.jsonl and progress."""
+"""Rank 0's reports on the training: log lines, metrics.jsonl and progress.json."""
 
 import contextlib
 import json
@@ -6,24 +6,26 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from ..contract import Metric, files, format_duration, format_metrics
+from ..contract import Metric, files, format_duration, format_metrics, records, training
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
-from .progress import Progress
 
 MAX_SHOWN_METRICS = 4  # of progress.json: the live line has one line
+WRITE_S = 1.0  # the shortest time between two writes of progress.json
 
 
 class Reporter:
     """Writes rank 0's files and log lines, from `step` on.
 
     metrics_bytes: size of metrics.jsonl in the loaded checkpoint; longer files are cut to it.
+    progress: takes each finished step.
     `epoch` is the present epoch, from 1, in metrics.jsonl and in the log. In progress.json
     it is the number of finished epochs. Methods raise StorageError where metrics.jsonl cannot be
     written.
@@ -39,16 +41,12 @@ class Reporter:
             self._metrics = open_cut(self._path, metrics_bytes)
             if metrics_bytes > self._metrics.tell():
                 log(f"warning: {self._path} is shorter than when the checkpoint was saved")
-        self._progress = Progress(run.dir.progress, step)
-        finished = length.finished_epochs(step)
-        self._progress.status(total=length.total_steps, epochs=length.epochs, epoch=finished)
+        self.progress = Progress(run.dir.progress, step)
+        epoch = step // length.steps_per_epoch
+        self.progress.update(total=length.total_steps, epochs=length.epochs, epoch=epoch)
         self._last_line = time.monotonic()
         self.restart_clock(step)
         self._epoch_began, self._epoch_first = time.monotonic(), step
-
-    def step_done(self, step: int) -> None:
-        """Record the finished step; after a kill it shows how many steps are redone."""
-        self._progress.step_done(step)
 
     def restart_clock(self, step: int) -> None:
         """Exclude the time until now, of an evaluation or a save, from the measured speed."""
@@ -78,8 +76,8 @@ class Reporter:
             f"data {data_wait:.0%}  mem {peak_memory_bytes() / 2**30:.1f} GiB"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
-        fields |= {"epoch": length.finished_epochs(step), "loss": means["train_loss"]}
-        self._progress.status(lr=lr, time_left=time_left, **fields)
+        fields |= {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
+        self.progress.update(lr=lr, time_left=time_left, **fields)
         shown = {"samples_per_s": samples_per_s, "data_wait": data_wait}
         for each in self._context.watchers:
             each.reported(step, {**means, "lr": lr, **shown})
@@ -98,15 +96,15 @@ class Reporter:
         """Report a held-out evaluation. means: eval_loss and the objective's metrics."""
         self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
         log(f"{self._where(step)}  {format_metrics(means)}")
-        finished = self._length.finished_epochs(step)
-        self._progress.status(epoch=finished, metrics=_shown(means))
+        epoch = step // self._length.steps_per_epoch
+        self.progress.update(epoch=epoch, metrics=_shown(means))
         for each in self._context.watchers:
             each.reported(step, means)
         self.restart_clock(step)
 
     def sync(self) -> int:
         """Flush metrics.jsonl to the disk; return its size in bytes for the checkpoint."""
-        self._progress.flush()
+        self.progress.flush()
         with self._storage("writing"):
             self._metrics.flush()
             os.fsync(self._metrics.fileno())
@@ -114,7 +112,7 @@ class Reporter:
 
     def close(self) -> None:
         """Close the files."""
-        self._progress.flush()
+        self.progress.flush()
         with self._storage("closing"):
             self._metrics.close()
 
@@ -164,3 +162,26 @@ def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
     """Return the metrics that progress.json shows; the loss only without others."""
     metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
     return tuple(metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
+
+
+class Progress:
+    """progress.json, which is only shown and counted; replaced at most once a second.
+
+    After a kill its step shows how many steps are done twice; those of the last second may be
+    missing. No error of it ends a training.
+    """
+
+    def __init__(self, path: Path, step: int = 0) -> None:
+        self._path, self._shown, self._next_write = path, training.Progress(step), 0.0
+
+    def update(self, **fields: Any) -> None:
+        """Take these fields of `training.Progress`; the other fields keep their values."""
+        self._shown = replace(self._shown, **fields)
+        if time.monotonic() >= self._next_write:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the file now."""
+        self._next_write = time.monotonic() + WRITE_S
+        with contextlib.suppress(OSError), files.replacing(self._path) as temporary:
+            temporary.write_text(records.text(self._shown))
