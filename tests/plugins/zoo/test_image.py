@@ -57,7 +57,7 @@ def test_evaluation_is_normalised_only():
     [
         ({"crop_padding": -1}, "crop_padding must be 0 or more, not -1"),
         ({"mean": [0.5], "std": [1.0, 1.0]}, "mean has 1 numbers, but std has 2"),
-        ({"std": [1.0, 0.0]}, r"std must be above 0, not \[1.0, 0.0\]"),
+        ({"mean": [0.5] * 2, "std": [1.0, 0.0]}, r"std must be above 0, not \[1.0, 0.0\]"),
         ({"rotate": 3}, "unexpected keyword argument 'rotate'"),
     ],
 )
@@ -71,6 +71,6 @@ def test_a_transform_that_does_not_fit_the_data_is_refused_before_the_first_step
     size = {"micro_batch_size": 3}
     with pytest.raises(UserError, match=r"train.transform is image, but .* shape \(30,\)"):
         feed_of(table, image({}), **size).example()
-    three = image({"mean": [0.5] * 3})
+    three = image({"mean": [0.5] * 3, "std": [1.0] * 3})
     with pytest.raises(UserError, match=r"have 3 numbers, but the images .* have 2 channels"):
         feed_of(numbered(9), three, **size).example()

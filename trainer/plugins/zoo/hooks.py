@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from . import models, objectives, schedules
+from ...contract import Train
+from ...data.batches import TrainingLength
+from . import models, objectives
 from .image import Image
 from .image_files import cifar10, image_folder
 from .tokens import python_source, tokens
@@ -23,6 +25,15 @@ def parts(key: str) -> dict[str, Any]:
             "tokens": tokens,
         },
         "transform": {"image": Image},
-        "schedule": {"wsd": schedules.wsd},
+        "schedule": {"wsd": wsd},
     }
     return by_key.get(key, {})
+
+
+def wsd(step: int, length: TrainingLength, train: Train) -> float:
+    """Warm-up, stable, decay: constant, then linear down to 0.
+
+    Source: Hu et al., "MiniCPM: Unveiling the Potential of Small Language Models", section 4.
+    """
+    decay_steps = max(1, round(length.total_steps * train.lr_decay_fraction))
+    return min(1.0, max(0, length.total_steps - step) / decay_steps)

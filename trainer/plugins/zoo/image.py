@@ -23,8 +23,8 @@ class Image:
         self,
         crop_padding: int = 0,
         flip: bool = False,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
     ) -> None:
         """crop_padding: in pixels.
 
@@ -33,16 +33,16 @@ class Image:
         """
         if crop_padding < 0:
             _refuse(f"crop_padding must be 0 or more, not {crop_padding}")
-        if mean is not None and std is not None and len(mean) != len(std):
+        if len(mean) != len(std):
             _refuse(f"mean has {len(mean)} numbers, but std has {len(std)}: one for each channel")
-        if std is not None and min(std, default=0.0) <= 0:
+        if min(std, default=1.0) <= 0:
             _refuse(f"std must be above 0, not {list(std)}")
         self._padding = crop_padding
         self._flip = flip
         # One multiplication and one addition: (x - mean) / std = x * scale + shift.
-        self._normalises = mean is not None or std is not None
-        scales = [1 / value for value in std] if std is not None else [1.0] * len(mean or [0.0])
-        shifts = [-m * s for m, s in zip(mean or [0.0] * len(scales), scales, strict=True)]
+        self._normalises = len(std) > 0
+        scales = [1 / value for value in std] or [1.0]
+        shifts = [-m * s for m, s in zip(mean, scales, strict=False)] or [0.0]
         self._scale = torch.tensor(scales).reshape(-1, 1, 1)
         self._shift = torch.tensor(shifts).reshape(-1, 1, 1)
 

@@ -108,8 +108,7 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
 
 def _classes(part: Path) -> list[str]:
     """Return the names of the class folders, sorted; the position is the label."""
-    with os.scandir(part) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    return sorted(each.name for each in part.iterdir() if each.is_dir() and each.name[0] != ".")
 
 
 class ImageFolder:
@@ -145,9 +144,8 @@ class ImageFolder:
 
 def _images(folder: Path) -> list[str]:
     """Return the names of the image files in a folder, sorted."""
-    with os.scandir(folder) as entries:
-        names = (entry.name for entry in entries if not entry.name.startswith("."))
-        return sorted(name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
+    names = (name for name in os.listdir(folder) if name[0] != ".")
+    return sorted(name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
 
 
 def _read(file: Path, size: int) -> Pixels:

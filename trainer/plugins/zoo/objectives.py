@@ -36,17 +36,13 @@ class Regression:
         train = self._data.train
         inputs, targets = as_pair(batch, train.dataset, "regression")
         outputs = model(inputs)
-        if not isinstance(outputs, torch.Tensor):
-            raise UserError(
-                f"train.model {train.model} returns a {type(outputs).__name__}: have it "
-                f"return a tensor of the targets' shape {tuple(targets.shape)}"
-            )
-        if outputs.shape == (*targets.shape, 1):
+        shape = getattr(outputs, "shape", None)
+        if shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)
-        if outputs.shape != targets.shape:
+        elif shape != targets.shape:
             raise UserError(
-                f"train.model {train.model} returns outputs of shape {tuple(outputs.shape)} "
-                f"for targets of shape {tuple(targets.shape)} of {train.dataset}: make them alike"
+                f"train.model {train.model} returns {_shown(outputs)} for targets of shape "
+                f"{tuple(targets.shape)} of {train.dataset}: have it return a tensor of that shape"
             )
         targets = targets.to(outputs.dtype)
         difference = outputs.detach() - targets
@@ -75,10 +71,9 @@ class LanguageModel:
         outputs = model(inputs)
         logits = getattr(outputs, "logits", outputs)
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
-            shape = tuple(getattr(logits, "shape", ())) or type(logits).__name__
             raise UserError(
-                f"train.model {self._data.train.model} returns {shape} for targets of shape "
-                f"{tuple(targets.shape)}: have it return logits [n, T, vocabulary]"
+                f"train.model {self._data.train.model} returns {_shown(logits)} for targets of "
+                f"shape {tuple(targets.shape)}: have it return logits [n, T, vocabulary]"
             )
         flat = targets.reshape(-1)
         loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
@@ -100,6 +95,10 @@ class LanguageModel:
         if self._data.bytes_per_token is not None:
             values["bits_per_byte"] = loss / math.log(2) / self._data.bytes_per_token
         return values
+
+
+def _shown(outputs: Any) -> tuple[int, ...] | str:
+    return tuple(getattr(outputs, "shape", ())) or type(outputs).__name__
 
 
 BUILT_IN: dict[str, Callable[..., Objective]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype
 HEADER_MAGIC = 20240520
 HEADER_BYTES = 1024
 BYTE_VOCABULARY = 256
-HELD_OUT_FRACTION = 0.1
+HELD_OUT_EVERY = 10  # files
 SAMPLED_BYTES = 2**16  # of a token file that go into the digest
 
 
@@ -60,7 +60,7 @@ class TokenSource:
 
     def to(self, device: torch.device) -> TokenSource:
         """Return the same windows: the tokens stay in host memory or on the disk."""
-        return replace(self)
+        return self
 
     def batch(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the windows `indices`, int64 [n], as int64 [n, block_size + 1].
@@ -127,9 +127,8 @@ def python_source(
             f"train.dataset: {len(read)} of {len(files)} files of {folder} fit max_bytes "
             f"{max_bytes}: allow 2, one of them is held out"
         )
-    every = int(1 / HELD_OUT_FRACTION)
-    held_out = read[every - 1 :: every] or [read.pop()]
-    train = [each for number, each in enumerate(read, 1) if number % every]
+    held_out = read[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY] or [read.pop()]
+    train = [each for number, each in enumerate(read, 1) if number % HELD_OUT_EVERY]
     name = f"the source code in {folder}"
     train_part, held_out_part = map(np.concatenate, (train, held_out))
     return _bytes(name, train_part, block_size), _bytes(name, held_out_part, block_size)
