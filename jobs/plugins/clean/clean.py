@@ -60,7 +60,7 @@ def command(args: argparse.Namespace) -> int:
     over = list(_over(seen, days * 86400))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
     for path in [*(run_dir.path for run_dir in over), *code]:
-        print(f"{format_size(size_of(path)):>9}  {display_path(path)}")
+        print(f"{size_of(path) / 2**20:9.1f} MiB  {display_path(path)}")
     found = f"{quantity(len(over), 'run')} and {len(code)} copies of code"
     if not (over or code):
         print("nothing to delete")
@@ -203,11 +203,8 @@ def _delete_run(run_dir: RunDir, before: RunFiles) -> bool:
 
 def _delete(path: Path, folder: Path) -> bool:
     """Rename a folder to a hidden one of `folder` and delete it; returns whether it could."""
-    aside = path
     try:
-        if not path.name.startswith(DELETED):
-            aside = folder / f"{DELETED}{path.name}-{os.urandom(4).hex()}"
-            os.rename(path, aside)
+        aside = path.rename(folder / f"{DELETED}{os.urandom(4).hex()}")
         code_snapshot.delete(aside)  # frozen code is read-only
     except OSError as error:
         print_line(f"{display_path(path)} is kept: {error}")
@@ -223,12 +220,3 @@ def size_of(path: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, name)).st_size
     return total
-
-
-def format_size(size: float) -> str:
-    """Return `1.2 GiB`."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.3g} {units[0]}" if size < 100 else f"{size:.0f} {units[0]}"

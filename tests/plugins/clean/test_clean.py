@@ -165,7 +165,7 @@ def test_the_next_clean_ends_one_that_was_killed(here, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(code_snapshot, "delete", killed)
         assert main(["clean", "--yes"]) == 130
-    (left,) = (here / "runs").glob(".deleted-20260101-*")
+    (left,) = (here / "runs").glob(".deleted-*")
     assert not run.path.exists()
     shutil.rmtree(left / "checkpoints")
     age(left, 40)
