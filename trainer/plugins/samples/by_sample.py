@@ -17,7 +17,7 @@ from ...errors import CodeError, UserError
 from ...process.run_handle import RankContext
 from ...seeds import mix, seed_all
 from ...user_code import with_key
-from .collate import Collate
+from .collate import collate
 
 
 class Reader(Dataset[Any]):
@@ -29,10 +29,8 @@ class Reader(Dataset[Any]):
 
     def __init__(self, samples: PerSampleSet, train: Train, kind: int) -> None:
         self._samples = samples
-        self._name = train.dataset
+        self._train = train
         self._kind = kind
-        self._seed = train.seed
-        self._collate = Collate(train.collate)
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
         """Return the samples of (step, indices), or the error; torch's DataLoader calls it, too."""
@@ -42,7 +40,7 @@ class Reader(Dataset[Any]):
         except (UserError, CodeError) as error:
             return error
         except Exception as error:
-            return with_key(error, "train.dataset", self._name)
+            return with_key(error, "train.dataset", self._train.dataset)
 
     def read(self, step: int, indices: list[int]) -> RawBatch:
         """Return the samples `indices` as read in `step`; errors of the data set pass through."""
@@ -57,7 +55,7 @@ class Reader(Dataset[Any]):
             return self._batch([first, *(copy.deepcopy(first) for _ in range(n - 1))], [0] * n)
 
     def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
-        content = self._collate(samples, indices)
+        content = collate(self._train.collate, samples, indices)
         num_classes = getattr(self._samples, "num_classes", None)
         is_pair = isinstance(content, (tuple, list)) and len(content) == 2
         labels: Any = content[1] if is_pair else None
@@ -68,7 +66,7 @@ class Reader(Dataset[Any]):
         return RawBatch(content, torch.tensor(indices))
 
     def _sample(self, step: int, index: int) -> Any:
-        seed_all(mix(self._kind, self._seed, step, index))
+        seed_all(mix(self._kind, self._train.seed, step, index))
         return self._samples[index]
 
 
@@ -106,15 +104,14 @@ class PerSample:
     def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
         """Yield the batches of a schedule; the workers stay alive until another one is read."""
         # No variable holds the iterator: a traceback's frame would keep the workers alive.
-        for batch in self._read_ahead(schedule) if self._num_workers else self._read(schedule):
+        for batch in self._batches(schedule):
             if isinstance(batch, Exception):
                 raise batch
             yield batch
 
-    def _read(self, schedule: Iterable[BatchIndices]) -> Iterable[Any]:
-        return (self._reader.__getitems__((step, at.tolist())) for step, at in schedule)
-
-    def _read_ahead(self, schedule: Iterable[BatchIndices]) -> Iterable[Any]:
+    def _batches(self, schedule: Iterable[BatchIndices]) -> Iterable[Any]:
+        if not self._num_workers:
+            return map(self._reader.__getitems__, _IndexLists(schedule))
         if self._ahead is None or schedule is not self._schedule:
             self._schedule = schedule
             self._ahead = read_ahead(

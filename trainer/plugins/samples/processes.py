@@ -20,8 +20,6 @@ from ...errors import UserError, in_one_line
 if TYPE_CHECKING:
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-PREFETCHED_BATCHES = 2  # per worker
-
 
 class WorkerLoader(DataLoader[Any]):
     """The batches that `dataset` makes itself, read by worker processes. options: of DataLoader."""
@@ -35,7 +33,6 @@ class WorkerLoader(DataLoader[Any]):
             multiprocessing_context=_worker_context(),
             # Without its own generator, DataLoader draws from the global one at each start.
             generator=torch.Generator(),
-            prefetch_factor=PREFETCHED_BATCHES,
             **options,
         )
 

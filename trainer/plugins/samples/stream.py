@@ -22,7 +22,7 @@ from ...process.run_handle import RankContext
 from ...seeds import SAMPLE, mix, seed_all
 from ...user_code import user_code, with_key
 from .by_sample import as_in_worker, read_ahead
-from .collate import Collate
+from .collate import collate
 
 ONE_STREAM = (
     "have train.dataset return one stream for all ranks, without the arguments rank and world_size"
@@ -109,7 +109,6 @@ class StreamReader(IterableDataset[Any]):
     def readings(self) -> Generator[_Reading]:
         """Yield the batches from the position on; errors of the stream pass through."""
         samples = self._samples(self.position)
-        collate = Collate(self.train.collate)
         count = self.position.num_samples
         while True:
             with contextlib.nullcontext() if get_worker_info() else as_in_worker():
@@ -120,7 +119,7 @@ class StreamReader(IterableDataset[Any]):
                         own.append((self.share.number(count + place), value))
                 # In one of `idle_rounds` it is another rank's, which the loop does not count.
                 numbers, values = zip(*own or [(count + place, value)], strict=True)
-                content = collate([*values], [*numbers])
+                content = collate(self.train.collate, [*values], [*numbers])
             count += place + 1
             after = Position(count, num_passes, self._state())
             yield _Reading(RawBatch(content, torch.tensor(numbers)), after)
