@@ -67,7 +67,7 @@ def resolve_document(text: str, document: Document, arguments: Sequence[str]) ->
     if spec.train.init_from is not None:
         init_from = json.dumps(spec.train.init_from, ensure_ascii=False)
         frozen.append(f"train.init_from={init_from}")
-    return LoadedSpec(spec, text, overrides.newest(frozen), document)
+    return LoadedSpec(spec, text, tuple(frozen), document)
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ class LoadedSpec:
     """A valid spec, and the input that gives the same spec on any machine and from any directory.
 
     text: the user's file, unchanged.
-    overrides: `KEY=VALUE`, the last of each key; with the absolute path of `train.init_from`.
+    overrides: `KEY=VALUE`, in order; with the absolute path of `train.init_from`.
     document: the parsed input, with the line of each key.
     """
 

@@ -23,16 +23,6 @@ def apply(document: Document, arguments: Sequence[str]) -> None:
             document.problems.append(problem)
 
 
-def newest(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments without those that a later one of the same key replaces."""
-    kept: dict[str, str] = {}
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        kept.pop(name, None)  # the key moves to the end: `train={}` may stand between the two
-        kept[name] = argument
-    return tuple(kept.values())
-
-
 def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
     """Return the key and the value in one argument, or what is wrong with it.
 
