@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         from .commands import packages
 
-        missing = packages.message([*packages.COMMANDS, "submitit", *packages.TRAINER])
+        missing = packages.message([*packages.COMMANDS, *packages.TRAINER])
         if missing is None or error.name not in ("yaml", "submitit"):
             raise
         print(with_time(f"error: {missing}"), file=sys.stderr)

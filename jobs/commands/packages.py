@@ -1,40 +1,14 @@
-"""Names the Python packages that a run lacks, before it is queued. Standard library only."""
+"""Names Python packages that are missing. Standard library only."""
 
 import importlib.util
 import shlex
 import sys
 from collections.abc import Iterable
 
-from ..base.errors import UserError
-from ..contract.spec import Spec
-
 # The names under which packages are imported, where they differ.
 IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
-COMMANDS = ("pyyaml",)  # to submit and resume; submitit on Slurm only
+COMMANDS = ("pyyaml", "submitit")
 TRAINER = ("torch", "numpy", "safetensors")
-DATASETS = {**dict.fromkeys(("digits", "breast_cancer"), "scikit-learn"), "image_folder": "pillow"}
-
-
-def needed_packages(spec: Spec) -> list[str]:
-    """Return the packages that the ranks of a run import."""
-    if not spec.launch.is_trainer:
-        return ["torch"]
-    names = [*TRAINER]
-    names += [DATASETS[spec.train.dataset]] if spec.train.dataset in DATASETS else []
-    names += ["tensorboard"] if spec.log.tensorboard else []
-    return names + (["wandb"] if spec.log.wandb != "off" else [])
-
-
-def check(spec: Spec, is_on_slurm: bool) -> None:
-    """Raises: UserError that names every missing package of a run and how to install them.
-
-    Those of the ranks only where they have this interpreter and no other environment.
-    """
-    names = [*COMMANDS, *(["submitit"] if is_on_slurm else [])]
-    if spec.interpreter == sys.executable and not (spec.setup or spec.runs_inside):
-        names += needed_packages(spec)
-    if (missing := message(names)) is not None:
-        raise UserError(missing)
 
 
 def message(names: Iterable[str]) -> str | None:

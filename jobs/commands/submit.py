@@ -17,7 +17,7 @@ from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm.cluster import is_installed, unloaded_reason
-from . import arguments, packages
+from . import arguments
 from .queue import queue, test_only
 from .submit_claim import hold_claim
 
@@ -47,7 +47,6 @@ def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim)
         hint = "leave out one of --json and --dry-run"
         raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
     if args.dry_run:
-        packages.check(loaded.spec, is_on_slurm=False)
         return dry_run(loaded, args.cluster)
     run_dir = planned_run_dir(loaded.spec)
     job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
@@ -94,11 +93,10 @@ def new_runs(
     their parts once before.
     Raises: UserError, FailedError.
     """
-    for loaded in runs.values():
-        packages.check(loaded.spec, is_on_slurm=cluster == "slurm")
-        if cluster == "local":
-            from . import local
+    if cluster == "local":
+        from . import local
 
+        for loaded in runs.values():
             local.check_machine(loaded.spec, len(local.visible_gpus()))
     with freeze_all(runs), claim:
         hooks.before_queue(runs, cluster == "slurm", is_checked)

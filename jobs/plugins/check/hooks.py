@@ -23,7 +23,7 @@ from ...contract import records
 from ...contract.problems import Problem, SpecError
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
-from . import launch_keys, train_keys
+from . import launch_keys, packages, train_keys
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
@@ -40,11 +40,13 @@ def problems(spec: Spec) -> Iterator[Problem]:
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
-    """Check the first of frozen runs, and each whose parts differ from those of all before.
+    """Check the packages of runs; on Slurm the parts of each that differ from those of all before.
 
     Runs that differ in numbers only, such as train.lr, have the same parts.
-    Raises: SpecError with the mistake of the first run that has one.
+    Raises: UserError; SpecError with the mistake of the first run that has one.
     """
+    for loaded in runs.values():
+        packages.check(loaded.spec)
     seen = set()
     for run_dir, loaded in runs.items() if is_on_slurm and is_checked else ():
         spec = Spec.read(run_dir.spec)

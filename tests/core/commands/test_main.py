@@ -2,11 +2,13 @@
 
 import errno
 import os
+import sys
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import cancel
+from slurm_job_kit.jobs.node.__main__ import OLDEST
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 
@@ -74,3 +76,18 @@ def test_without_a_command_all_are_listed(capsys):
     listed = capsys.readouterr().out
     assert ended.value.code == 0
     assert "submit    freeze a spec" in listed and "resume    continue a run" in listed
+
+
+def test_without_the_packages_of_the_commands_all_needed_ones_are_named_at_once(here):
+    done = run_files.kit(
+        "submit", "tiny.yaml", python=[sys.executable, "-S"]
+    )  # -S: no site-packages
+    assert done.returncode == 2
+    for name in ("pyyaml", "submitit", "torch", "numpy", "safetensors"):
+        assert name in done.stderr
+    assert "Traceback" not in done.stderr and "requirements.lock" not in done.stderr
+
+
+def test_the_oldest_python_is_that_of_the_project():
+    text = (run_files.REPOSITORY / "pyproject.toml").read_text()
+    assert f'requires-python = ">={".".join(map(str, OLDEST))}"' in text

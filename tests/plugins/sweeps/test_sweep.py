@@ -9,7 +9,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.base.errors import UserError
-from slurm_job_kit.jobs.commands import packages, resume
+from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.spec import Spec
@@ -170,7 +170,6 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
         return code
 
     monkeypatch.setattr(resume, "run", run)
-    monkeypatch.setattr(packages, "check", lambda *_, **__: None)
     assert main([*GRID, "--cluster", "local"]) == code
     (sweep,) = Path("runs").resolve().glob("*/sweep-*")
     assert ended == points_of(sweep)[:begun]
