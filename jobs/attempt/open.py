@@ -84,8 +84,7 @@ def open_attempt(
     facts: of the attempt before, which has its record. `resolved`: the first node's address, if the
     batch script found one. `checkout`: the code that the ranks of a launch by hand run; all others
     run the frozen code.
-    Raises: AllocationError, RendezvousError, InterfaceError, HeldError, RecordError, and what a
-        plugin raises of an attempt that must not begin.
+    Raises: UserError, FailedError.
     """
     attempt = facts.newest + 1
     if not (me.is_local or facts.is_completed or facts.spec_error):
@@ -159,14 +158,10 @@ def link_job_log(run_dir: RunDir) -> None:
             files.relink(run_dir.job_log, log)
 
 
-class AllocationError(UserError):
-    """Options on sbatch's command line contradict the run's frozen spec, or the kit."""
-
-
 def check_allocation(
     run_dir: RunDir, wanted: Slurm, nodes: int, environ: Mapping[str, str]
 ) -> None:
-    """Raises AllocationError where a job has other nodes than its run, or fewer GPUs.
+    """Raises UserError where a job has other nodes than its run, or fewer GPUs.
 
     Results depend on the number of ranks. A job that Slurm has started again has what it had at its
     first start, or, after --nodes=MIN-MAX, what there is.
@@ -189,7 +184,7 @@ def check_allocation(
     if has is not None:
         resume = installation.command("resume", str(run_dir.path))
         changed = installation.command("resume", str(run_dir.path), change)
-        raise AllocationError(
+        raise UserError(
             f"{run_dir.path}: this job has {has}; the run was submitted with {key}\n"
             f"  hint: {resume} asks for what the run needs; {changed} changes it"
         )
@@ -200,7 +195,7 @@ def plan_of(
 ) -> AttemptPlan:
     """Return the plan of the next attempt. facts: of the attempt before.
 
-    Raises: RendezvousError, InterfaceError.
+    Raises: UserError.
     """
     launch = facts.spec.launch
     if me.is_local:
@@ -226,7 +221,7 @@ def head_here(
 ) -> Head:
     """Return where the agents meet; called on the first of the nodes.
 
-    resolved: its address, if its name gives one. Raises: RendezvousError, InterfaceError.
+    resolved: its address, if its name gives one. Raises: UserError.
     """
     known = cluster.node_addresses
     address, how = rendezvous.head_address(resolved, nodes, launch.interface, known)
@@ -234,17 +229,13 @@ def head_here(
     return Head(address, how, port, interfaces.list_interfaces())
 
 
-class HeldError(FailedError):
-    """The run was held or cancelled, and no user has resumed it."""
-
-
 def refuse(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
-    """Raises HeldError for a run that was cancelled, or held while only Slurm starts this job."""
+    """Raises FailedError for a run that was cancelled, or held while only Slurm starts this job."""
     # Also a job that was queued before the cancel, and that the cancel did not find.
     last = refusal(facts.last, me.job_id, lookup.predecessor(run_dir))
     reason = "the run was cancelled" if facts.mark is not None else last
     if reason is not None:
-        raise HeldError(
+        raise FailedError(
             f"{run_dir.path}: not started again: {reason}\n"
             f"  hint: {installation.command('resume')} continues it"
         )

@@ -507,7 +507,7 @@ class Spec:
     def read(cls, path: Path) -> Self:
         """Return the frozen spec of a run, from its `spec.json`.
 
-        Raises: FormatError, RecordError, OSError.
+        Raises: UserError, RecordError, OSError.
         """
         return cls.from_json(files.read_text(path), str(path.parent))
 
@@ -515,7 +515,7 @@ class Spec:
     def from_json(cls, text: str, run_dir: str = "the run directory") -> Self:
         """Return the spec of a `spec.json` that `to_json` wrote; `jobs.config.load` checked it.
 
-        Raises: FormatError, RecordError.
+        Raises: UserError, RecordError.
         """
         where = f"{run_dir}/spec.json"
         values = files.parse_json(text, where)
@@ -531,12 +531,8 @@ class Spec:
         return spec
 
 
-class FormatError(UserError):
-    """An older or newer version of the kit made the run directory."""
-
-
 def check_format(number: object, run_dir: str) -> None:
-    """Raises FormatError where the format number of a run directory is not this kit's.
+    """Raises UserError where the format number of a run directory is not this kit's.
 
     0 stands for a spec.json without one: the kit wrote none before format 1.
     """
@@ -548,7 +544,7 @@ def check_format(number: object, run_dir: str) -> None:
         made, hint = "a newer", "update this checkout, or use the one that submitted the run"
     has = f"format {number}" if number else "no format number"
     reads = f"this kit reads format {FORMAT}: {made} version of the kit made this run"
-    raise FormatError(f"{run_dir}: {has}, and {reads}\n  hint: {hint}")
+    raise UserError(f"{run_dir}: {has}, and {reads}\n  hint: {hint}")
 
 
 SECTIONS: dict[str, Any] = {

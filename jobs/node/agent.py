@@ -237,7 +237,7 @@ def with_kit_here(run_dir: RunDir, here: Path, env: dict[str, str]) -> dict[str,
 def this_node(rank: int, plan: AttemptPlan, spec: Spec) -> Node:
     """Return this node in the attempt, once it reaches the first one.
 
-    Raises: FailedError where it does not, and without torch; InterfaceError.
+    Raises: FailedError where it does not, and without torch; UserError for launch.interface.
     """
     if importlib.util.find_spec("torch") is None:
         hint = "install torch there, or set launch.python to an interpreter that has it"

@@ -20,10 +20,6 @@ UNUSABLE = 0x40 | 0x20 | 0x08
 DISCARD_PORT = 9
 
 
-class InterfaceError(UserError):
-    """This node has no interface for launch.interface; the text lists those that it has."""
-
-
 def is_reachable(address: str) -> bool:
     """Return whether other hosts could reach this address (not loopback, not link-local)."""
     try:
@@ -84,7 +80,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     Of several addresses IPv4 comes first, then private before public ones, then the older
     interface. `head`: the first node's address, which has the IP version to choose.
 
-    Raises: InterfaceError if no address fits.
+    Raises: UserError if no address fits.
     """
     address_list = addresses()
     usable = [
@@ -98,7 +94,7 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
         return min(named, key=lambda pair: (is_ipv6(pair[1]), ip_address(pair[1]).is_global))
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
     listed = ", ".join(f"{name} {address}" for name, address in address_list)
-    raise InterfaceError(
+    raise UserError(
         f"{node_name()}: launch.interface: {wanted} is no interface with an {kind} that "
         f"other nodes could reach; the node has {listed}\n"
         f"  hint: {installation.command('resume', change='launch.interface=...')} with a name, or "

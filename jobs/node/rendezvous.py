@@ -28,10 +28,6 @@ CONNECT_TIMEOUT_S = 5.0
 PAUSE_S = 1.0
 
 
-class RendezvousError(UserError):
-    """There is no address or no port at which the agents could meet; the text has a hint."""
-
-
 def resolve(host: str) -> list[str]:
     """Return the reachable addresses of a host name, IPv4 first; [] if none."""
     try:
@@ -57,8 +53,8 @@ def head_address(
     this node has does not count. Only a job of a single node uses loopback, because no other node
     has to reach it.
 
-    Raises: RendezvousError if there is no such address; it never falls back to localhost.
-    InterfaceError if the node has no such interface.
+    Raises: UserError if there is no such address; it never falls back to localhost. Or if
+    the node has no such interface.
     """
     if interface is not None:
         name, address = interfaces.choose(interface)
@@ -70,7 +66,7 @@ def head_address(
         return next((each for each in (first, *own) if not is_ipv6(each[0])), first)
     if len(nodes) == 1:
         return "127.0.0.1", "loopback: the job has one node"
-    raise RendezvousError(
+    raise UserError(
         f"{nodes[0]}: neither its name nor its NodeAddr in Slurm resolves to an address of it that "
         f"other nodes could reach, and no route leads to {', '.join(nodes[1:])}; the node has "
         f"{', '.join(interfaces.list_interfaces()) or 'loopback only'}\n"
@@ -147,12 +143,12 @@ def _connect(host: str, port: int) -> str | None:
 
 
 def check_private(address: str, is_allowed: bool) -> None:
-    """Raises RendezvousError for a public address, unless `is_allowed`.
+    """Raises UserError for a public address, unless `is_allowed`.
 
     torchrun's store, gloo and NCCL accept every client, who could break the job or change its data.
     """
     if ipaddress.ip_address(address).is_global and not is_allowed:
-        raise RendezvousError(
+        raise UserError(
             f"the first node's address {address} is public, and any host that can connect to it "
             "can break the job or change what its ranks exchange\n"
             "  hint: if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
@@ -165,12 +161,12 @@ def choose_port(job_id: str, attempt: int) -> int:
     The search starts at a hash of job and attempt, so two jobs on one node rarely try the same
     port.
 
-    Raises: RendezvousError if PORT_TRIES ports in a row are taken.
+    Raises: UserError if PORT_TRIES ports in a row are taken.
     """
     start = zlib.crc32(f"{job_id}/{attempt}".encode())
     tried = [PORTS[(start + n) % len(PORTS)] for n in range(PORT_TRIES)]
     if (port := next(filter(is_free, tried), None)) is None:
-        raise RendezvousError(f"{node_name()}: no free port among {PORT_TRIES} from {tried[0]} on")
+        raise UserError(f"{node_name()}: no free port among {PORT_TRIES} from {tried[0]} on")
     return port
 
 

@@ -80,7 +80,7 @@ def knows_shutdown_timeout() -> bool:
 class Node:
     """This node in the attempt: rank, host name, address, interface, number of ranks.
 
-    Raises: OSError if no route leads to the first node; InterfaceError for launch.interface.
+    Raises: OSError if no route leads to the first node; UserError for launch.interface.
     """
 
     def __init__(self, rank: int, plan: AttemptPlan, spec: Spec) -> None:

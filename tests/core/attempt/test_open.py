@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.attempt import __main__
-from slurm_job_kit.jobs.attempt.open import AllocationError, check_allocation, write_key
+from slurm_job_kit.jobs.attempt.open import check_allocation, write_key
 from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.base.environment import Program
-from slurm_job_kit.jobs.base.errors import FailedError
+from slurm_job_kit.jobs.base.errors import FailedError, UserError
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.frozen import Provenance
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan
@@ -112,7 +112,7 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
         plan = open_attempt(run, me, names, "10.0.0.1")
         assert plan is not None and plan.nodes == tuple(names)
         return
-    with pytest.raises(AllocationError, match=f"this job has {problem}"):
+    with pytest.raises(UserError, match=f"this job has {problem}"):
         open_attempt(run, me, names, "10.0.0.1")
     assert sorted(path.name for path in run.path.iterdir()) == before
 
@@ -136,7 +136,7 @@ def test_a_job_has_as_many_nodes_as_its_run_may_take(run, wanted, accepted, refu
     for number in accepted:
         check_allocation(run, wanted, number, {})
     for number in refused:
-        with pytest.raises(AllocationError, match=f"{number} node.*{words}"):
+        with pytest.raises(UserError, match=f"{number} node.*{words}"):
             check_allocation(run, wanted, number, {})
 
 

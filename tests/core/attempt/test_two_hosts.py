@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_job_kit.jobs.attempt.open import HeldError, refuse
+from slurm_job_kit.jobs.attempt.open import refuse
+from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.contract.records.nodes import read_agents
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.rundir import RunDir
@@ -63,7 +64,7 @@ def test_a_close_reads_what_all_nodes_have_written(hosts, run, there):
 def test_a_run_that_was_cancelled_on_the_login_node_starts_only_after_a_resume(hosts, run, there):
     me = run_lock.this_process("7")
     run.cancelled.write_text("now")
-    with pytest.raises(HeldError, match="the run was cancelled"):
+    with pytest.raises(FailedError, match="the run was cancelled"):
         refuse(there, fact_reader.read(there, 1), me)
     look(hosts.there, *NAMES)
     run.cancelled.unlink()

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.node.interfaces import InterfaceError
 
 needs_ipv6 = pytest.mark.skipif(
     not interfaces.IF_INET6.exists(), reason="the kernel of this machine has no IPv6"
@@ -105,7 +105,7 @@ def test_a_name_or_its_beginning_selects_an_interface_with_an_address(own, wante
     ],
 )
 def test_a_node_without_such_an_interface_lists_those_that_it_has(own, wanted, head, kind):
-    with pytest.raises(InterfaceError) as caught:
+    with pytest.raises(UserError) as caught:
         interfaces.choose(wanted, head)
     first, hint = str(caught.value).split("\n")
     assert first == (

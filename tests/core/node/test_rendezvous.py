@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.node import interfaces, rendezvous
-from slurm_job_kit.jobs.node.rendezvous import RendezvousError
 from tests.core import run_files
 
 JOB = str(os.getpid())  # whose ports no other process of these tests takes
@@ -57,7 +57,7 @@ def test_else_the_way_to_another_node_tells(names, resolved):
 )
 def test_nodes_that_cannot_meet_are_an_error_and_never_localhost(names, hosts, sources):
     names(hosts, sources)
-    with pytest.raises(RendezvousError, match="^a: neither its name .* to b; the node has "):
+    with pytest.raises(UserError, match="^a: neither its name .* to b; the node has "):
         rendezvous.head_address("127.0.1.1", ["a", "b"], None, lambda _: {"a": "a", "b": "b"})
 
 
@@ -226,7 +226,7 @@ def test_on_a_kernel_without_ipv6_a_port_of_ipv4_is_free(monkeypatch):
 
 def test_without_a_free_port_there_is_an_error(monkeypatch):
     monkeypatch.setattr(rendezvous, "is_free", lambda _: False)
-    with pytest.raises(RendezvousError, match="no free port among 64"):
+    with pytest.raises(UserError, match="no free port among 64"):
         rendezvous.choose_port(JOB, 1)
 
 
@@ -236,5 +236,5 @@ def test_without_a_free_port_there_is_an_error(monkeypatch):
 def test_a_public_address_is_refused_unless_the_spec_allows_it(private, public):
     rendezvous.check_private(private, is_allowed=False)
     rendezvous.check_private(public, is_allowed=True)
-    with pytest.raises(RendezvousError, match=r"allow_public_rendezvous: true"):
+    with pytest.raises(UserError, match=r"allow_public_rendezvous: true"):
         rendezvous.check_private(public, is_allowed=False)

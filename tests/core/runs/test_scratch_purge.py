@@ -7,7 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.contract.rundir import FORMAT
-from slurm_job_kit.jobs.contract.spec import FormatError, Spec
+from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, frozen_spec, scratch_purge
 from tests.core import run_files
 
@@ -91,7 +91,7 @@ def test_a_run_of_another_kit_is_named_and_never_called_damaged(run, number, who
         del values["format"]
     run.spec.write_text(json.dumps(values))
     for read in (lambda: Spec.read(run.spec), lambda: scratch_purge.check(run)):
-        with pytest.raises(FormatError) as raised:
+        with pytest.raises(UserError) as raised:
             read()
         text = str(raised.value)
         assert str(run.path) in text and whose in text and f"hint: {hint}" in text
