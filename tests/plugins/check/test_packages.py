@@ -55,9 +55,7 @@ def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
         Spec(setup=["module load python"]),
         Spec(launch=Launch(command_prefix=["apptainer"])),
         Spec(slurm=Slurm(srun_args=["--container-image=x"])),
-        Spec(launch=Launch(python="python3.12")),
         Spec(launch=Launch(python="/only/on/the/nodes/bin/python")),
-        Spec(launch=Launch(python="/bin/no-such", command_prefix=["apptainer"])),
     ],
 )
 def test_what_only_a_node_can_find_out_is_not_checked_here(spec, without):
