@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -120,13 +120,6 @@ class IndexedBatches(TrainBatches):
         self.reader.close()
 
 
-class HeldOutBatch(NamedTuple):
-    """A batch of held-out samples on the device, and their number."""
-
-    content: Batch
-    num_samples: int
-
-
 class HeldOut:
     """The held-out samples; each belongs to exactly one rank, at any world size."""
 
@@ -147,13 +140,13 @@ class HeldOut:
         """Return the number of held-out samples of all ranks together."""
         return self._num_samples
 
-    def batches(self) -> Iterator[HeldOutBatch]:
-        """Yield this rank's samples in batches, on the device.
+    def batches(self) -> Iterator[tuple[Batch, int]]:
+        """Yield this rank's samples in batches on the device, and the size of each.
 
         The worker processes stay alive between two calls.
         """
         for batch in self.reader.read(self._schedule):
-            yield HeldOutBatch(self.to_device(batch, None), len(batch.indices))
+            yield self.to_device(batch, None), len(batch.indices)
 
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""

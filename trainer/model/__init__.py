@@ -9,5 +9,4 @@
 - training_data: training batches and held-out samples of this rank.
 - replica: model, optimizer and objective of this rank.
 - build: builds the replica in the order that a bitwise resume needs; sets up torch.
-- evaluate: sums of the objective over the held-out samples.
 """

@@ -13,9 +13,9 @@ from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
 from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.training.evaluation import evaluate
 from tests.core.data_kit import Whole, feed_of, job_of
 from tests.core.ranks import CPU, place_of
 
@@ -202,7 +202,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=im
         results.append(totals.tolist())
     held_out.close()
     assert results[0] == results[1] and len(beats) == 6 and module.training
-    contents = [batch.content for batch in HeldOut(make(600), None, job_of()).batches()]
+    contents = [batch for batch, _ in HeldOut(make(600), None, job_of()).batches()]
     inputs, labels = (torch.cat(parts) for parts in zip(*contents, strict=True))
     scores = module.eval()(inputs)
     loss = nn.functional.cross_entropy(scores.double(), labels, reduction="sum")

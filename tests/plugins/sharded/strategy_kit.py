@@ -21,10 +21,10 @@ from slurm_job_kit.trainer import seeds
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import build
-from slurm_job_kit.trainer.model.evaluate import evaluate
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.plugins.sharded import fsdp
+from slurm_job_kit.trainer.training.evaluation import evaluate
 from slurm_job_kit.trainer.training.loop import train_step
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
