@@ -14,8 +14,7 @@ from .process.watcher import Pulse, Watcher
 if TYPE_CHECKING:
     import torch
 
-    from .process.rank_process import RankProcess
-    from .process.run_handle import RankContext
+    from .process.run_handle import RankContext, RankProcess
     from .training.loop import Loop
 
 

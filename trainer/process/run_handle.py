@@ -1,4 +1,4 @@
-"""Which run and attempt this is: rank 0 finds the run and broadcasts it.
+"""This process as a rank, and its run and attempt: rank 0 finds the run and broadcasts it.
 
 The broadcast uses the process group, so a rank on a machine without the shared file system needs
 no file of the run directory.
@@ -13,11 +13,32 @@ from pathlib import Path
 
 import torch
 
-from ..contract import AttemptPlan, RunDir, Spec, Train, files, installation, records
+from ..contract import AttemptDir, AttemptPlan, RunDir, Spec, Train, files, installation, records
 from ..errors import HINT, UserError
 from .context import DistributedContext, broadcast_bytes
 from .events import Events
+from .stop import StopSignal
 from .watcher import Pulse, Watcher
+
+
+class RankProcess:
+    """This rank. When it fails, `run` reads from it where to write the error record."""
+
+    def __init__(self, stop: StopSignal, started: float, pulse: Pulse) -> None:
+        self.stop, self.pulse = stop, pulse
+        self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
+        self.run_dir: RunDir | None = None
+        self.attempt_dir: AttemptDir | None = None
+        self.distributed = DistributedContext.from_env(os.environ)
+        self.events = Events(self.distributed.rank)
+        self.events.event("start", t=round(started, 3), host=self.distributed.host, pid=os.getpid())
+        self.events.event("import")
+
+    def open(self, run_dir: RunDir, attempt: int) -> None:
+        """Write to a run directory from now on."""
+        self.events.open(run_dir, attempt)
+        self.run_dir = run_dir
+        self.attempt_dir = run_dir.attempt(attempt)
 
 
 @dataclass(frozen=True)

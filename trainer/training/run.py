@@ -18,8 +18,14 @@ from ..hooks import Callback
 from ..model.build import build_replica, set_up_torch
 from ..model.training_data import build_data
 from ..process.context import check_device, choose_device, init_process_group
-from ..process.rank_process import RankProcess
-from ..process.run_handle import RankContext, close_by_hand, find_run, is_run_dir, share_run
+from ..process.run_handle import (
+    RankContext,
+    RankProcess,
+    close_by_hand,
+    find_run,
+    is_run_dir,
+    share_run,
+)
 from ..process.step_agreement import StepAgreement
 from ..process.stop import StopSignal
 from ..process.watcher import Pulse

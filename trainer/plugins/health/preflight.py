@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 from ...contract import Kind, RankError, files, records
 from ...errors import in_one_line, log, run_with_timeout
 from ...process.context import DistributedContext
-from ...process.rank_process import RankProcess
+from ...process.run_handle import RankProcess
 from . import gpu_health
 from .diagnosis import end_siblings, place_of
 from .failures import BadNode, PeerBadNode

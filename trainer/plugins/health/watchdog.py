@@ -42,8 +42,7 @@ from .phases import DEVICE_TEST, NAMES, limit_s
 if TYPE_CHECKING:
     import torch
 
-    from ...process.rank_process import RankProcess
-    from ...process.run_handle import RankContext
+    from ...process.run_handle import RankContext, RankProcess
 
 TICK_S = 1.0
 POLL_S = 0.25
