@@ -18,8 +18,8 @@ from ..user_code import load as load_code
 
 LR_RATIO = "lr_ratio"  # of a parameter group: its learning rate divided by train.lr
 
-
 Named = Sequence[tuple[str, nn.Parameter]]
+Factor = Callable[[int, TrainingLength, Train], float]  # of train.lr in a step after the warm-up
 
 
 def create(module: nn.Module, train: Train, trained: Named | None = None) -> torch.optim.Optimizer:
@@ -33,21 +33,28 @@ def create(module: nn.Module, train: Train, trained: Named | None = None) -> tor
         trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
     groups = _groups([each for _, each in trained], train)
     args = {**train.optimizer_args, "lr": train.lr}
-    # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster. torch
-    # refuses it for complex parameters.
-    fused = {"fused": all(each.is_floating_point() for _, each in trained)}
-    if train.optimizer == "adamw":
-        return _built_in(train, torch.optim.AdamW, groups, {**fused, **args})
-    if train.optimizer == "sgd":
-        args = {"momentum": train.momentum, "nesterov": train.nesterov, **fused, **args}
-        optimizer = _built_in(train, torch.optim.SGD, groups, args)
-        _begin_momentum(optimizer)
+    if train.optimizer in OPTIMIZERS:
+        # fused is not the default on the CPU; it makes the optimizer's part 3 to 6 times faster.
+        # torch refuses it for complex parameters.
+        options: dict[str, Any] = {"fused": all(each.is_floating_point() for _, each in trained)}
+        kind: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
+        if train.optimizer == "sgd":
+            kind = torch.optim.SGD
+            options |= {"momentum": train.momentum, "nesterov": train.nesterov}
+        try:
+            optimizer = kind(groups, **{**options, **args})
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"train.optimizer_args: {train.optimizer}: {error}") from error
+        if isinstance(optimizer, torch.optim.SGD):
+            _begin_momentum(optimizer)
         return optimizer
     with user_code("train.optimizer", train.optimizer):
         function = load_code("train.optimizer", train.optimizer)
         own: torch.optim.Optimizer = call("train.optimizer", function, args, groups)
         _check(own, trained, train.optimizer)
-    _keep_lr_ratios(own, train.lr)
+    for group in own.param_groups:
+        if (lr := float(group.get("lr", train.lr))) != train.lr:
+            group[LR_RATIO] = lr / train.lr
     return own
 
 
@@ -59,18 +66,6 @@ def _groups(parameters: list[nn.Parameter], train: Train) -> list[dict[str, Any]
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-def _built_in(
-    train: Train,
-    kind: Callable[..., torch.optim.Optimizer],
-    groups: list[dict[str, Any]],
-    args: dict[str, Any],
-) -> torch.optim.Optimizer:
-    try:
-        return kind(groups, **args)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"train.optimizer_args: {train.optimizer}: {error}") from error
 
 
 def _check(optimizer: object, trained: Named, name: str) -> None:
@@ -88,14 +83,6 @@ def _check(optimizer: object, trained: Named, name: str) -> None:
             "of their parameters, or set requires_grad of the others to False in train.model"
         )
     check_plain(f"train.optimizer: state_dict() of {name}", optimizer.state_dict())
-
-
-def _keep_lr_ratios(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Note the learning rate of each group as a multiple of train.lr, for `set_lr`."""
-    for group in optimizer.param_groups:
-        own = float(group.get("lr", lr))
-        if own != lr:
-            group[LR_RATIO] = own / lr
 
 
 def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
@@ -131,9 +118,7 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool
     The tensors are copied, unless they are the optimizer's own (`is_owned`): those that were loaded
     share the memory of a file. Each copy gets the memory format of its parameter, because fused
     kernels walk through both in one order and ignore strides (torch 2.13).
-    Raises: UserError where its parameter groups have other sizes.
     """
-    check_groups(optimizer, saved)
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, own in zip(optimizer.param_groups, options, strict=True):
@@ -179,22 +164,26 @@ def clip_and_step(
         parameter.grad = None
 
 
-Schedule = Callable[[int], float]  # from a step, counted from 0, to its learning rate
-
-
-def schedule(train: Train, length: TrainingLength) -> Schedule:
-    """Return the learning rate by step: linear warm-up, then the schedule of the spec.
+def schedule(train: Train, length: TrainingLength) -> Callable[[int], float]:
+    """Return the learning rate by step, from 0: linear warm-up, then the schedule of the spec.
 
     A schedule of the user is called with (step, total_steps) and train.schedule_args; it returns a
     factor of train.lr. It must not remember anything: a resume begins at any step.
     """
-    if factor := {**BUILT_IN_SCHEDULES, **parts("schedule")}.get(train.schedule):
-        return lambda step: _warmup(step, train) or train.lr * factor(step, length, train)
-    own = load_code("train.schedule", train.schedule)
+    factor = {**BUILT_IN_SCHEDULES, **parts("schedule")}.get(train.schedule) or _users_factor(train)
 
     def lr_at(step: int) -> float:
-        if warmup := _warmup(step, train):
-            return warmup
+        if step < train.warmup_steps:
+            return train.lr * (step + 1) / train.warmup_steps
+        return train.lr * factor(step, length, train)
+
+    return lr_at
+
+
+def _users_factor(train: Train) -> Factor:
+    own = load_code("train.schedule", train.schedule)
+
+    def factor(step: int, length: TrainingLength, train: Train) -> float:
         with user_code("train.schedule", train.schedule):
             value = own(step, length.total_steps, **train.schedule_args)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
@@ -202,14 +191,9 @@ def schedule(train: Train, length: TrainingLength) -> Schedule:
                     f"train.schedule: {train.schedule} returns {value!r} for step {step}: return a "
                     "factor of train.lr, 0 or more"
                 )
-        return train.lr * float(value)  # no checkpoint can hold a number of NumPy
+        return float(value)  # no checkpoint can hold a number of NumPy
 
-    return lr_at
-
-
-def _warmup(step: int, train: Train) -> float | None:
-    """Return the learning rate of a step in the linear warm-up; None after it."""
-    return train.lr * (step + 1) / train.warmup_steps if step < train.warmup_steps else None
+    return factor
 
 
 def _cosine(step: int, length: TrainingLength, train: Train) -> float:
@@ -217,10 +201,7 @@ def _cosine(step: int, length: TrainingLength, train: Train) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
-BUILT_IN_SCHEDULES: dict[str, Callable[[int, TrainingLength, Train], float]] = {
-    "constant": lambda *_: 1.0,
-    "cosine": _cosine,
-}
+BUILT_IN_SCHEDULES: dict[str, Factor] = {"constant": lambda *_: 1.0, "cosine": _cosine}
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
