@@ -24,6 +24,7 @@ from ..contract import (
     point_at_best,
 )
 from ..errors import NotFinite, storage_error
+from ..model import optim
 from ..model.replica import Replica
 from ..model.training_data import Data
 from ..parts import parts
@@ -127,7 +128,8 @@ class Checkpoints:
             return None
         saved = SavedState.from_dict(values)
         self._check(saved, replica)
-        saved_state.restore(saved, replica)
+        replica.module.load_state_dict(saved.model)
+        optim.load(replica.optimizer, saved.optimizer)
         return saved_state.restored_state(saved, replica, self._context.distributed)
 
     def _check(self, saved: SavedState, replica: Replica) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import UserError
-from ..model import optim
+from ..model.optim import check_groups
 from ..model.replica import Replica
 from ..process.context import DistributedContext
 from ..strategy.interface import Strategy
@@ -77,10 +77,7 @@ class SavedState:
                 optimizer=values["optimizer"],
                 optimizer_class=values["optimizer_class"],
                 scaler=values["scaler"],
-                setup=TrainSetup(
-                    *(values["global_batch_size"], values["samples_per_epoch"]),
-                    *(values["data_digest"], values["train"]),
-                ),
+                setup=TrainSetup(*(values[each.name] for each in dataclasses.fields(TrainSetup))),
                 state=TrainState(values["windows"], **{name: values[name] for name in names}),
             )
         except KeyError as error:
@@ -136,12 +133,6 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def restore(saved: SavedState, replica: Replica) -> None:
-    """Load whole tensors into the replica; the caller has called `check_fits`."""
-    replica.module.load_state_dict(saved.model)
-    optim.load(replica.optimizer, saved.optimizer)
-
-
 def check_fits(saved: SavedState, replica: Replica) -> None:
     """Raise a UserError if the state was saved from another model or optimizer."""
     own = model_parts(replica.module, replica.strategy)
@@ -152,25 +143,19 @@ def check_fits(saved: SavedState, replica: Replica) -> None:
             f"the checkpoint holds the state of {saved.optimizer_class}, but train.optimizer is "
             f"{optimizer_class}"
         )
-    optim.check_groups(replica.optimizer, saved.optimizer)
+    check_groups(replica.optimizer, saved.optimizer)
 
 
 def restored_state(saved: SavedState, replica: Replica, context: DistributedContext) -> TrainState:
     """Return the position of a saved training for this rank; load the scaler of the gradients."""
     if saved.scaler:  # empty where gradients were not scaled
         replica.precision.scaler.load_state_dict(saved.scaler)
-    window = _own_window(saved.state.window, context)
-    return dataclasses.replace(saved.state, window=window)
-
-
-def _own_window(windows: torch.Tensor, context: DistributedContext) -> torch.Tensor:
-    """Return this rank's window, float64 [2 + metrics], from those of all ranks of the save.
-
-    In a world of another size rank 0 gets the sum of all, which is what is logged.
-    """
+    windows = saved.state.window
+    # In a world of another size rank 0 gets the sum of all, which is what is logged.
+    own = windows.sum(dim=0) * context.is_first
     if len(windows) == context.world_size:
-        return windows[context.rank].clone()
-    return windows.sum(dim=0) * context.is_first
+        own = windows[context.rank].clone()
+    return dataclasses.replace(saved.state, window=own)
 
 
 def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: str) -> None:

@@ -33,14 +33,9 @@ def breast_cancer() -> tuple[Samples, Samples]:
     table = read_table("breast_cancer.csv", header_lines=1)
     values, labels = table[:, :-1], table[:, -1].long()
     train, test = stratified_split(labels)
-    values = standardised(values, train).float()
-    return Samples(values[train], labels[train]), Samples(values[test], labels[test])
-
-
-def standardised(values: torch.Tensor, train: torch.Tensor) -> torch.Tensor:
-    """Return float values by the mean and standard deviation of the samples `train`."""
     deviation, mean = torch.std_mean(values[train], dim=0)
-    return (values - mean) / deviation
+    values = ((values - mean) / deviation).float()
+    return Samples(values[train], labels[train]), Samples(values[test], labels[test])
 
 
 def read_table(file_name: str, header_lines: int) -> torch.Tensor:

@@ -41,7 +41,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     on.
     """
     spec = context.train
-    check_device(spec, context.device)
     numbers = precision.set_up(spec, context.device)
     example = data.train_batches.example()
     with user_code("train.objective", spec.objective):
@@ -84,11 +83,21 @@ def _shared_module(
     context: RankContext, strategy: Strategy, create: Callable[[], nn.Module], is_overwritten: bool
 ) -> tuple[nn.Module, nn.Module]:
     """Return the model with this rank's part of the weights, and what the objective calls."""
-    spec = context.train
+    spec, device = context.train, context.device
+    if spec.sync_batchnorm and device.type != "cuda":  # the check at submit does not know it
+        raise UserError(
+            f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"
+        )
     # After the example, because a user's transform may draw random numbers there.
-    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), context.device)
+    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), device)
     with user_code("train.model", spec.model):
-        module = _place(strategy.create(create), context, strategy)
+        module = strategy.to_device(strategy.create(create))
+        if spec.channels_last:
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if spec.sync_batchnorm:
+            module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        # Before the model is shared: what exchanges parameters or gradients stays outside of it.
+        strategy.prepare(module)
         check_trainable(module, spec)
         check_plain(f"train.model: state_dict() of {spec.model}", module.state_dict())
         strategy.check(module)
@@ -145,26 +154,6 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
     return BestMetric(name, mode)
 
 
-def _place(module: nn.Module, context: RankContext, strategy: Strategy) -> nn.Module:
-    """Return the model on its device, in the memory format of the spec, compiled if it says so."""
-    module = strategy.to_device(module)
-    if context.train.channels_last:
-        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if context.train.sync_batchnorm:
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    # Before the model is shared: what exchanges parameters or gradients stays outside of it.
-    strategy.prepare(module)
-    return module
-
-
-def check_device(train: Train, device: torch.device) -> None:
-    """Refuse keys that do not fit the device, which the check at submit does not know."""
-    if train.sync_batchnorm and device.type != "cuda":
-        raise UserError(
-            f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"
-        )
-
-
 def check_trainable(module: nn.Module, train: Train) -> None:
     """Raise UserError where no parameter trains."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -183,7 +172,6 @@ def throw_away_pass(
 ) -> Sums:
     """Run one forward and backward pass with the exchange of gradients; return its sums.
 
-    wrapped: see `Replica`; the plugin check passes the model alone.
     Raises UserError where the objective or the model does not fit the data, or where parameters
     get no gradient.
     """
@@ -194,7 +182,9 @@ def throw_away_pass(
     objectives.check_sums(sums, spec.objective)
     sums.loss.backward()  # type: ignore[no-untyped-call]
     unused = [
-        name.removeprefix("module.") for name, p in wrapped.named_parameters() if _is_unused(p)
+        name.removeprefix("module.")
+        for name, each in wrapped.named_parameters()
+        if each.requires_grad and each.grad is None
     ]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
         raise UserError(
@@ -203,7 +193,3 @@ def throw_away_pass(
         )
     wrapped.zero_grad(set_to_none=True)
     return sums
-
-
-def _is_unused(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.grad is None

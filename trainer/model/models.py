@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
-import torch
 from torch import nn
 
 from ..data.sources import Batch
@@ -45,11 +43,7 @@ def _without_initial_weights() -> Iterator[None]:
         if name.endswith("_") and not name.startswith("_")
     }
     try:
-        vars(nn.init).update(dict.fromkeys(functions, _unchanged))
+        vars(nn.init).update(dict.fromkeys(functions, lambda tensor, *_, **__: tensor))
         yield
     finally:
         vars(nn.init).update(functions)
-
-
-def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return tensor

@@ -249,9 +249,9 @@ def test_an_unreadable_file_is_not_an_error_of_the_users_code():
     assert str(caught.value) == expected
 
 
-def test_what_needs_gpus_is_refused_on_a_cpu():
+def test_what_needs_gpus_is_refused_on_a_cpu(built):
     with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
-        build.check_device(Train(sync_batchnorm=True), CPU)
+        built(Train(sync_batchnorm=True))
 
 
 def test_a_missing_gpu_is_named_with_both_sides():
