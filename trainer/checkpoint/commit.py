@@ -180,7 +180,7 @@ def prune(root: Path, newest_step: int, retention: Retention) -> None:
 def remove_leftovers(root: Path) -> None:
     """Remove the temporary files and directories of killed attempts."""
     for name in files.listdir(root):
-        if name.startswith(TEMPORARY_PREFIX):
+        if name.startswith(TEMPORARY_PREFIX) or name.endswith(".tmp"):  # of files.replacing
             _discard(root / name)
 
 

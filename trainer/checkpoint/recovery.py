@@ -89,19 +89,15 @@ def read_newest_of_run(
 
 
 def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
-    """Return the checkpoints of a run; none before the folder is there. Raises: OSError."""
-    present = with_retries(checkpoint_names, run_dir.checkpoints)
-    return KnownCheckpoints(present, newest_known(run_dir, present))
+    """Return the checkpoints of a run; none before the folder is there. Raises: OSError.
 
-
-def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
-    """Return the newest checkpoint that the run is known to have had; None before its first.
-
-    present: the names of the checkpoints in the folder, newest first. The file `latest` and the
-    newest record of an attempt with a checkpoint may name newer ones, which existed. Those that a
-    user put aside, to continue from an older one, do not count.
+    The file `latest` and the newest record of an attempt with a checkpoint may name newer ones than
+    the folder has, which existed. Those that a user put aside, to continue from an older one, do
+    not count.
     """
-    names, root = present[:1], run_dir.checkpoints
+    root = run_dir.checkpoints
+    present = with_retries(checkpoint_names, root)
+    names = present[:1]
     with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
         names.append(read_pointer(root, LATEST) or "")
     attempts = with_retries(records.read_lines, NewestCheckpoint, run_dir.attempts)
@@ -112,7 +108,7 @@ def newest_known(run_dir: RunDir, present: list[str]) -> str | None:
         if name in present or not files.exists(root / f"{ASIDE_PREFIX}{name}")
     ]
     steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
-    return max(steps, key=lambda name: steps[name], default=None)
+    return KnownCheckpoints(present, max(steps, key=lambda name: steps[name], default=None))
 
 
 def quarantine_and_report(directory: Path, reason: str, report: Callable[[str], None]) -> None:

@@ -50,7 +50,14 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
     is_accepted = context.distributed.is_first and _accepts_changes(context.run)
     is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
     if saved.global_batch_size != now.global_batch_size:
-        raise UserError(_other_batch(saved.global_batch_size, context, now))
+        micro, rest = divmod(
+            saved.global_batch_size, context.distributed.world_size * context.train.grad_accum_steps
+        )
+        raise UserError(
+            f"the checkpoint was saved with a global batch of {saved.global_batch_size}, this "
+            f"start has {now.global_batch_size}: set train.global_batch_size to "
+            f"{saved.global_batch_size}{'' if rest else f', or train.micro_batch_size to {micro}'}"
+        )
     if saved.samples_per_epoch != now.samples_per_epoch:
         raise UserError(
             f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
@@ -87,14 +94,3 @@ def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for key in now
         if key in saved and saved[key] != now[key]
     ]
-
-
-def _other_batch(saved: int, context: RankContext, now: TrainSetup) -> str:
-    world_size = context.distributed.world_size
-    text = (
-        f"the checkpoint was saved with a global batch of {saved}, this start has "
-        f"{now.global_batch_size}: "
-    )
-    text += f"set train.global_batch_size to {saved}"
-    micro, rest = divmod(saved, world_size * context.train.grad_accum_steps)
-    return text if rest else f"{text}, or train.micro_batch_size to {micro}"

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, TypeVar, TypeVarTuple
 
 from ..contract import block_stop_signals
 
-Arguments = ParamSpec("Arguments")
+Given = TypeVarTuple("Given")
 Done = TypeVar("Done")
 
 
@@ -37,12 +37,10 @@ class Writer(Generic[Done]):
         self._in_flight: Future[Done] | None = None
         self._done: list[Done] = []
 
-    def start(
-        self, work: Callable[Arguments, Done], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> None:
+    def start(self, work: Callable[[*Given], Done], *args: *Given) -> None:
         """Start `work(*args)` in the thread; no other work may be in flight."""
         assert self._in_flight is None
-        self._in_flight = self._executor.submit(work, *args, **kwargs)
+        self._in_flight = self._executor.submit(work, *args)
 
     def poll(self) -> None:
         """Take the result of the work in flight if it is done. Never waits."""

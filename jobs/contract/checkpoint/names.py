@@ -1,7 +1,5 @@
 """The names in the folder of checkpoints, their order, and the pointers `latest` and `best`."""
 
-import contextlib
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,15 +81,8 @@ def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
     Without fsync: after a power failure the file may be old or empty, and no decision depends on it
     alone.
     """
-    temporary = checkpoints / f"{TEMPORARY_PREFIX}{pointer}-{os.urandom(4).hex()}"
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(f"{name}\n")
-        os.replace(temporary, checkpoints / pointer)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with files.replacing(checkpoints / pointer) as temporary:
+        temporary.write_text(f"{name}\n", encoding="utf-8")
 
 
 def name_of_step(checkpoints: Path, step: int | None) -> str | None:
@@ -100,11 +91,7 @@ def name_of_step(checkpoints: Path, step: int | None) -> str | None:
     return name if name and files.is_dir(checkpoints / name) else None
 
 
-def point_at_best(checkpoints: Path, step: int | None) -> bool:
-    """Write the name of a step's checkpoint to the file `best`; return whether there is one.
-
-    Raises: OSError.
-    """
+def point_at_best(checkpoints: Path, step: int | None) -> None:
+    """Write the name of a step's checkpoint to the file `best`, if it exists. Raises: OSError."""
     if (name := name_of_step(checkpoints, step)) is not None:
         write_pointer(checkpoints, BEST, name)
-    return name is not None

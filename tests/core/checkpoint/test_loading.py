@@ -76,9 +76,9 @@ def test_a_checkpoint_that_a_user_put_aside_is_not_missed(tmp_path):
     save(context, replica_of(), 6)
     save(context, replica_of(), 9)
     record_attempts(context, "step-00000009")
-    assert recovery.newest_known(context.run.dir, ["step-00000006"]) == "step-00000009"
+    assert recovery.known_of_run(context.run.dir).newest == "step-00000009"
     (root / "step-00000009").rename(root / "aside-step-00000009")
-    assert recovery.newest_known(context.run.dir, ["step-00000006"]) == "step-00000006"
+    assert recovery.known_of_run(context.run.dir).newest == "step-00000006"
 
 
 def lose_all(context, how):
