@@ -55,19 +55,13 @@ def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
     return NewCode(repository, code, code_snapshot.take_kit(runs_root, mode))
 
 
-def summary(run_dir: RunDir, new: NewCode) -> list[str]:
-    """Return the command that shows how the new code differs from that of the run; kit alike."""
-    pairs = ((run_dir.code.resolve(), new.code), (run_dir.kit.resolve(), new.kit))
-    return [
+def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
+    """Print the command that shows what differs. Raises: UserError for that without a --yes."""
+    lines = [
         f"git diff --no-index {old} {fresh}" if old.is_dir() else f"{old} is gone"
-        for old, fresh in pairs
+        for old, fresh in ((run_dir.code.resolve(), new.code), (run_dir.kit.resolve(), new.kit))
         if code_snapshot.digest_in(old.name) != code_snapshot.digest_in(fresh.name)
     ]
-
-
-def confirm(run_dir: RunDir, new: NewCode, is_confirmed: bool) -> None:
-    """Print what differs. Raises: UserError for a difference without a --yes."""
-    lines = summary(run_dir, new)
     what = "resume: with other code the run may end with other results"
     spec_changes.confirm(what, lines, is_confirmed)
     if not lines:

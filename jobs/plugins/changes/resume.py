@@ -3,7 +3,7 @@
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ...base.console import print_line
@@ -40,61 +40,49 @@ def command(args: argparse.Namespace) -> int:
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides = [args.run, *overrides]
         args.run = None
-    wanted = Changes(overrides, args.yes, args.code, args.checkpoint, args.all_nodes)
     # What the ranks build may differ from what they built before.
     changes_parts = args.code or any(word.startswith("train.") for word in overrides)
     request = resume.Request(
         args.cluster,
-        partial(revision_of, wanted=wanted),
+        partial(revision_of, overrides=overrides, wanted=args),
         is_changed=bool(overrides or args.code or args.checkpoint),
         is_checked=changes_parts and not args.no_check,
     )
     return resume.resume_named(args.run, request, args.json)
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a user wants to change of a run before it continues.
-
-    is_confirmed: also if results may change. has_new_code: freeze the checkout again. checkpoint:
-    the one to continue from, as the user names it; None: the newest. takes_all_nodes: also those
-    that were left out.
-    """
-
-    overrides: Sequence[str] = ()
-    is_confirmed: bool = False
-    has_new_code: bool = False
-    checkpoint: str | None = None
-    takes_all_nodes: bool = False
-
-
-def revision_of(run_dir: RunDir, wanted: Changes) -> Revision:
-    """Return how a run changes.
+def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Namespace) -> Revision:
+    """Return how a run changes. wanted: the arguments of the command.
 
     Raises: UserError for what is refused or needs a confirmation; then nothing was changed.
     """
     resume.check_spec(run_dir)
     was = Spec.read(run_dir.spec)
-    loaded = frozen_spec.reload(run_dir, wanted.overrides) if wanted.overrides else None
+    loaded = frozen_spec.reload(run_dir, overrides) if overrides else None
     now = was if loaded is None else loaded.spec
-    checkpoint = chosen_checkpoint(run_dir, was, wanted.checkpoint)
+    checkpoint = None
+    if wanted.checkpoint is not None:
+        if not was.launch.is_trainer:
+            what = "the ranks are your own script, which chooses its file itself"
+            raise UserError(f"--checkpoint {wanted.checkpoint}: {what}")
+        checkpoint = checkpoint_files.find(run_dir.checkpoints, wanted.checkpoint)
     saved = checkpoint or checkpoint_lookup.newest(run_dir, is_users=not was.launch.is_trainer)
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_complete and checkpoint is None:
         extension.check(run_dir, was, now.train)
     change = Revision()
-    if wanted.has_new_code:
+    if wanted.code:
         new_code = code_changes.prepare(run_dir, now, code_changes.repository_of(run_dir))
         # Before the first checkpoint no step is kept that the old code did.
-        is_confirmed = wanted.is_confirmed or not (saved or any(run_dir.checkpoints.iterdir()))
+        is_confirmed = wanted.yes or not (saved or any(run_dir.checkpoints.iterdir()))
         code_changes.confirm(run_dir, new_code, is_confirmed)
         change += code_changes.switch(run_dir, new_code)
     else:
         scratch_purge.check_code(run_dir)
     change += resume.uncancel(run_dir)
     if loaded is not None:
-        change += spec_changes.change(run_dir, loaded, wanted.is_confirmed, saved)
-    if wanted.takes_all_nodes:
+        change += spec_changes.change(run_dir, loaded, wanted.yes, saved)
+    if wanted.all_nodes:
         queued = records.read(Submission, run_dir.submission) or Submission()
         taken_back = replace(queued, nodes_taken_back=time.time())  # older reports do not count
         change += revision.of_files(run_dir, {run_dir.submission: records.text(taken_back)})
@@ -105,11 +93,3 @@ def revision_of(run_dir: RunDir, wanted: Changes) -> Revision:
         change += checkpoint_files.go_on_from(run_dir, checkpoint)
         print_line(f"continuing from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
     return change
-
-
-def chosen_checkpoint(run_dir: RunDir, spec: Spec, text: str | None) -> str | None:
-    """Return the name of the checkpoint that the user chose, if any. Raises: UserError."""
-    if text is not None and not spec.launch.is_trainer:
-        what = "the ranks are your own script, which chooses its file itself"
-        raise UserError(f"--checkpoint {text}: {what}")
-    return None if text is None else checkpoint_files.find(run_dir.checkpoints, text)

@@ -36,7 +36,9 @@ def change(
     was = Spec.from_json(text)
     changed = differences(was, spec)
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
-    _refuse_fixed(weighty)
+    if fixed := [str(path[0]) for path in weighty if path[0] in FIXED]:
+        what = f"{', '.join(fixed)} cannot change: the run directory was made with it"
+        raise UserError(f"resume: {what}{HINT}submit a new run")
     _refuse_other_batch(run_dir, was, spec)
     if spec.launch.is_trainer:
         extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
@@ -67,15 +69,6 @@ def accept(run_dir: RunDir, other: Spec) -> None:
     """Record the spec of a new run as one that continues a checkpoint of the spec `other`."""
     spec = Spec.read(run_dir.spec)
     _record(run_dir, differences(other, spec), files.read_text(run_dir.spec))
-
-
-def _refuse_fixed(changed: Differences) -> None:
-    fixed = [str(path[0]) for path in changed if path[0] in FIXED]
-    if fixed:
-        raise UserError(
-            f"resume: {', '.join(fixed)} cannot change: the run directory was made with it\n"
-            "  hint: submit a new run"
-        )
 
 
 def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
