@@ -28,9 +28,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
         hint = "write a number, or a type and a number: 2 or a100:2"
         yield Problem(("slurm", "gpus_per_node"), what, hint)
     for written, value in spec.slurm.sbatch_args.items():
-        name = written.replace("_", "-")
-        is_resource = any(each.startswith(name) for each in WITH_RESOURCES)
-        if is_resource and OF_GPU.search(str(value)):
+        if written.replace("_", "-") in WITH_RESOURCES and OF_GPU.search(str(value)):
             path = ("slurm", "sbatch_args", written)
             hint = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
             yield Problem(path, f"{format_value(value)} asks for GPUs", hint)

@@ -72,7 +72,7 @@ def mode(run_dirs: Sequence[RunDir], metric: str) -> str:
 def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
     """Return a run with its best or last value of the metric; `sign`: 1 if the smallest is best."""
     best = RankedValue(run_dir, None, None)
-    for line in read_metrics(run_dir.metrics, json.dumps(metric)):
+    for line in read_metrics(run_dir.metrics):
         value, step = line.get(metric), line.get("step")
         if not is_number(value) or type(step) is not int:
             continue
@@ -102,17 +102,12 @@ def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
     return sorted(names.difference(NO_METRICS))
 
 
-def read_metrics(path: Path, with_text: str = "") -> Iterator[dict[str, object]]:
-    """Yield each line of metrics.jsonl that is a JSON object, in order; nothing without the file.
-
-    with_text: only lines that have it. Of a million lines it saves the time to read all others.
-    """
-    wanted = with_text.encode()
+def read_metrics(path: Path) -> Iterator[dict[str, object]]:
+    """Yield each line of metrics.jsonl that is a JSON object, in order; none without the file."""
     with contextlib.suppress(FileNotFoundError):
         for line in files.lines_of(path):
             with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(line) if wanted in line else None
-                if isinstance(value, dict):
+                if isinstance(value := json.loads(line), dict):
                     yield value
 
 

@@ -32,13 +32,11 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
     [
         (
             *(100, 2, {"micro_batch_size": 7, "grad_accum_steps": 3}),
-            "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; "
-            "3 steps of 42 samples, 3 batches of 7 on each rank, the last step of 1",
+            "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; 3 steps an epoch",
         ),
         (
             *(300, 7, {"micro_batch_size": 32, "global_batch_size": 256}),
-            "2 batches per rank, 14 in all, 256 samples an epoch, 44 dropped; "
-            "1 steps of 256 samples, 2 batches of 18 or 19 on each rank",
+            "2 batches per rank, 14 in all, 256 samples an epoch, 44 dropped; 1 steps an epoch",
         ),
     ],
 )

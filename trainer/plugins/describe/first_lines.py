@@ -19,16 +19,12 @@ def start_lines(
 ) -> Iterator[str]:
     """Yield the lines."""
     yield f"device {_device(context.device)}"
-    counts = {True: 0, False: 0}
-    num_bytes = 0
-    for parameter in module.parameters():
-        counts[parameter.requires_grad] += parameter.numel()
-        num_bytes += parameter.numel() * parameter.element_size()
-    frozen = f" and {counts[False]:,} frozen ones" if counts[False] else ""
-    yield (
-        f"model {context.train.model}: {counts[True]:,} parameters{frozen}, "
-        f"{num_bytes / 2**20:.1f} MiB"
-    )
+    trained = sum(each.numel() for each in module.parameters() if each.requires_grad)
+    others = sum(each.numel() for each in module.parameters()) - trained
+    num_bytes = sum(each.numel() * each.element_size() for each in module.parameters())
+    frozen = f" and {others:,} frozen ones" if others else ""
+    mib = f"{num_bytes / 2**20:.1f} MiB"
+    yield f"model {context.train.model}: {trained:,} parameters{frozen}, {mib}"
     yield f"training: {_training(context, length, sizes)}"
 
 
@@ -75,15 +71,7 @@ def data_line(data: Data, dataset: str) -> str:
 def batches_text(batches: Batches) -> str:
     """Return batches, samples and steps of one epoch."""
     rounds, used = batches.rounds_per_epoch, batches.samples_per_epoch
-    text = (
+    return (
         f"{rounds} batches per rank, {rounds * batches.world_size} in all, {used} samples an "
-        f"epoch, {batches.num_samples - used} dropped"
+        f"epoch, {batches.num_samples - used} dropped; {batches.steps_per_epoch} steps an epoch"
     )
-    if batches.is_elastic or batches.grad_accum_steps > 1:
-        text += (
-            f"; {batches.steps_per_epoch} steps of {batches.global_batch_size} samples, "
-            f"{batches.grad_accum_steps} batches of {batches.micro_batch_sizes} on each rank"
-        )
-    if last := rounds % batches.grad_accum_steps:
-        text += f", the last step of {last}"
-    return text
