@@ -14,7 +14,6 @@ from ..contract.rundir import RunDir
 from ..runs import run_lock
 from ..runs.facts import AttemptFacts
 from ..slurm import cluster, job_state
-from ..slurm.hostlist import expand_hostlist
 from ..slurm.job import Job, RequeueResult, forbid_requeue, request_requeue, set_excluded, show_job
 from . import record_writer
 from .decision import Action, Decision, Ending, after_cancel, format_decision, history_of
@@ -97,7 +96,7 @@ def exclude_nodes(run_dir: RunDir, facts: AttemptFacts, job_id: str, job: Job | 
     """Let a plugin replace the ExcNodeList of a job of the run; Slurm takes it of a pending job."""
     if job is None:
         return
-    listed = expand_hostlist(job.excluded)
+    listed = cluster.expand_hostlist(job.excluded)
     nodes = hooks.exclude(run_dir, facts.spec, facts.submission, facts.attempts, listed)
     problem = set_excluded(job_id, nodes) if {*nodes} != {*listed} else ""
     if problem:

@@ -18,8 +18,7 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..runs import lookup
 from ..slurm import ask, executor, refusals
-from ..slurm.cluster import record_settings
-from ..slurm.hostlist import expand_hostlist
+from ..slurm.cluster import expand_hostlist, record_settings
 from ..slurm.sbatch import sbatch_argv
 from .submit_claim import block_signals
 

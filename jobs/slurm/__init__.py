@@ -4,7 +4,6 @@
 - cluster: the Slurm of this host: its settings, partitions and nodes.
 - duration: Slurm's time formats.
 - executor: submits for a user's command, through submitit.
-- hostlist: the names in a list of nodes.
 - job: what Slurm shows of one job, and the requests about it.
 - job_list: many jobs at once, from squeue and sacct.
 - job_state: which states of a job wait, hold nodes, end, or have ended.

@@ -120,6 +120,16 @@ def of_nodes(nodes: Iterable[str], pattern: str) -> dict[str, str]:
     return {name: value[1] for name, value in values.items() if value is not None}
 
 
+def expand_hostlist(listed: str) -> list[str]:
+    """Return the node names in Slurm's host list, such as n[1-3,07] or r[1-2]n[1-4].
+
+    Source: scontrol(1), show hostnames, which asks no daemon.
+    """
+    if "[" in listed:
+        return ask.output(["scontrol", "show", "hostnames", listed]).split()
+    return listed.split(",") if listed else []
+
+
 def is_answering(node: str, port: int, is_refusal_enough: bool = False) -> bool:
     """Return whether a node's slurmd accepts connections; True if the name is not resolved here.
 

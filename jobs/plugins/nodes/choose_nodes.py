@@ -11,7 +11,7 @@ from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
 from ...runs.facts import AttemptFacts
 from ...slurm import ask
-from ...slurm.hostlist import expand_hostlist
+from ...slurm.cluster import expand_hostlist
 from ...slurm.job import plain_job_id, show_job, step_argv
 from . import suspects
 from .exclude_nodes import counted_since

@@ -16,7 +16,7 @@ from ...contract.records.ended import AttemptRecord
 from ...contract.records.queued import Submission
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
-from ...slurm.hostlist import expand_hostlist
+from ...slurm.cluster import expand_hostlist
 from . import suspects
 from .records import past_of
 

@@ -12,7 +12,6 @@ from ...contract.rundir import RunDir
 from ...runs.facts import AttemptFacts
 from ...runs.run_lock import Owner
 from ...slurm import cluster, job_state
-from ...slurm.hostlist import expand_hostlist
 from ...slurm.job import Job, keep_nodes
 from . import choose_nodes, suspects
 from .exclude_nodes import counted_since, excludable_nodes
@@ -34,7 +33,7 @@ def of_nodes(
         """Return whether the job has enough other fit nodes, or Slurm has them for the job."""
         if has_spares(facts, found, {node} | suspects.left_out(before, since).keys(), job):
             return True
-        excluded = expand_hostlist(facts.spec.slurm.exclude or "")
+        excluded = cluster.expand_hostlist(facts.spec.slurm.exclude or "")
         return bool(excludable_nodes(run_dir, facts.spec, [node], excluded))
 
     reasons = reasons_of(facts, found, states)
@@ -57,7 +56,7 @@ def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job |
     if not choose_nodes.is_needed(facts.spec.slurm) or job is None or job.state != "RUNNING":
         return False
     lost = unfit | {*found.unreachable_nodes}
-    others = [node for node in expand_hostlist(job.nodes) if node not in lost]
+    others = [node for node in cluster.expand_hostlist(job.nodes) if node not in lost]
     silent = srun_step.unreachable_nodes(
         facts, [each for each in others if each not in facts.nodes]
     )
@@ -69,7 +68,7 @@ def can_stay(found: Evidence, job: Job | None, job_id: str) -> bool:
 
     Where Slurm does not take them, it would end the job as soon as it marks one DOWN.
     """
-    nodes = [] if job is None or found.is_requeued else expand_hostlist(job.nodes)
+    nodes = [] if job is None or found.is_requeued else cluster.expand_hostlist(job.nodes)
     kept = [node for node in nodes if node not in found.unreachable_nodes]
     if kept == nodes or keep_nodes(job_id, kept):
         return True

@@ -23,11 +23,11 @@ RANGE = Slurm(nodes="2-3")
 @pytest.mark.parametrize(
     ("slurm", "of_job", "silent", "suspects", "kind", "nodes", "spares", "out"),
     [
-        (TWO, "n[1-4]", "n1", [], "", ["n2", "n3"], ["n4"], []),
-        (TWO, "n[1-4]", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
-        (TWO, "n[1-4]", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
-        (TWO, "n[2-4]", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
-        (RANGE, "n[1-3]", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
+        (TWO, "n1,n2,n3,n4", "n1", [], "", ["n2", "n3"], ["n4"], []),
+        (TWO, "n1,n2,n3,n4", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
+        (TWO, "n1,n2,n3,n4", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
+        (TWO, "n2,n3,n4", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
+        (RANGE, "n1,n2,n3", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(
@@ -59,7 +59,7 @@ def test_where_the_first_node_is_left_out_another_one_says_where_the_agents_meet
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.setattr(cluster, "is_answering", lambda *_: True)
-    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n")
+    fake_slurm.answer("scontrol", "   JobState=RUNNING Reason=None\n   NodeList=n1,n2,n3\n")
     printed = "*** Welcome ***\nthe agents meet at:\n"
     fake_slurm.answer("srun", f"{printed}10.0.0.2\naddress of n2\n15555\neth0 10.0.0.2\n")
     plan = open_attempt(run, run_lock.this_process("7"), ["n1", "n2", "n3"], "10.0.0.1")
