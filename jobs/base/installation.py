@@ -102,8 +102,3 @@ def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
         *typed,
     ]
     return " ".join(filter(None, words))
-
-
-def with_config(name: str, config: str) -> str:
-    """Return how the user types a command with a spec: `make sweep CONFIG=x`, or `kit sweep x`."""
-    return f"make {name} CONFIG={config}" if IS_BY_MAKE else f"kit {name} {config}"

@@ -14,7 +14,6 @@ BLOCK_BYTES = 1 << 16
 # The most that is read of the end of one file.
 MAX_BYTES = 1 << 25
 LINE_CHARS = 2000  # more of one line is left out
-MAX_LINE_BYTES = 1 << 16  # more of one line is not kept
 SCREEN_LINES = 24
 SCREEN_LINE_CHARS = 400
 
@@ -73,19 +72,11 @@ def read_end(path: Path, max_lines: int = 1000) -> list[str]:
     lines = b"".join(reversed(blocks)).split(b"\n")
     if not lines[-1]:
         lines.pop()  # the file ends with a newline
-    return [*map(_decoded, lines[-max_lines:])]
+    texts = (visible(line.decode("utf-8", "replace")) for line in lines[-max_lines:])
+    return [shorten_line(text) for text in texts]
 
 
 def last_lines(path: Path) -> list[str]:
     """Return those of the last 20 lines that are not empty, each cut; [] if it cannot be read."""
     lines = read_end(path, 20)
     return [shorten_line(line, SCREEN_LINE_CHARS) for line in lines if line.strip()]
-
-
-def _decoded(raw: bytes) -> str:
-    line = raw.removesuffix(b"\r").rpartition(b"\r")[2]
-    if len(line) > MAX_LINE_BYTES:
-        left_out = len(line) - LINE_CHARS - MAX_LINE_BYTES
-        middle = f" [... {left_out} bytes ...] ".encode()
-        line = line[:LINE_CHARS] + middle + line[-MAX_LINE_BYTES:]
-    return shorten_line(line.decode("utf-8", "replace"))

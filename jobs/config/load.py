@@ -33,7 +33,8 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
         if not is_point:
             hint = "this copy of the kit does not have the plugin sweeps: remove the section"
             if "sweeps" in PLUGINS:
-                hint = f"{installation.with_config('sweep', str(path))} runs them"
+                config = f"CONFIG={path}" if installation.IS_BY_MAKE else str(path)
+                hint = f"{installation.command('sweep')} {config} runs them"
             what = "this file describes several runs, and this command takes one"
             problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
             document.problems.append(problem)
