@@ -6,6 +6,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import torch
 
@@ -26,6 +27,8 @@ from . import training_means
 from .evaluation import Evaluation
 from .reporter import Reporter
 from .saves import Saves
+
+Status = Literal["completed", "stopped"]
 
 
 def train_step(
@@ -87,7 +90,7 @@ class Loop:
         # How the result relates to that of a run without a stop, and why, if a plugin knows it.
         self.exactness: tuple[str | None, str | None] = (None, None)
 
-    def run(self, step_agreement: StepAgreement) -> str:
+    def run(self, step_agreement: StepAgreement) -> Status:
         """Train; return "completed", or "stopped" where the ranks agreed to stop.
 
         On return the last checkpoint is committed; after a stop it may be some steps old. The saved

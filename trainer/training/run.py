@@ -30,7 +30,7 @@ from ..process.step_agreement import StepAgreement
 from ..process.stop import StopSignal
 from ..process.watcher import Pulse
 from ..strategy import is_divided
-from .loop import Loop
+from .loop import Loop, Status
 
 
 def run(
@@ -144,7 +144,7 @@ def _initialize(
     return RankContext(run, distributed, device, rank.events, rank.pulse, callbacks)
 
 
-def conclude(context: RankContext, loop: Loop, status: str) -> None:
+def conclude(context: RankContext, loop: Loop, status: Status) -> None:
     """Write the outcome of the attempt on rank 0; all saves are committed."""
     run, step, saved_step = context.run, loop.state.global_step, loop.checkpoints.newest_step
     digests = ("", "")
@@ -153,13 +153,21 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
     if context.distributed.is_first:
         check_owner(run)
         outcome = Outcome(
-            status="completed" if status == "completed" else "stopped",
+            status=status,
             global_step=step,
             epoch=step // loop.length.steps_per_epoch,
             checkpoint=None if saved_step is None else checkpoint_name(saved_step),
         )
-        if outcome.status == "completed":
-            outcome = _with_result(outcome, loop, digests)
+        if status == "completed":  # what `attempt.close` copies into result.json
+            outcome = replace(
+                outcome,
+                metrics=tuple(Metric(*each) for each in loop.state.metrics.items()),
+                weights_sha256=digests[0],
+                optimizer_sha256=digests[1],
+                best=Best(**loop.state.best),
+                exactness=loop.exactness[0],
+                exactness_reason=loop.exactness[1],
+            )
         try:
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
@@ -168,7 +176,7 @@ def conclude(context: RankContext, loop: Loop, status: str) -> None:
     loop.close()
 
 
-def _leave(context: RankContext, loop: Loop, status: str) -> None:
+def _leave(context: RankContext, loop: Loop, status: Status) -> None:
     """End the training together with all other ranks: then everything is committed."""
     conclude(context, loop, status)
     # All ranks: if rank 0 fails to write the outcome, none ends as if it had.
@@ -180,17 +188,3 @@ def _leave(context: RankContext, loop: Loop, status: str) -> None:
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _with_result(outcome: Outcome, loop: Loop, digests: tuple[str, str]) -> Outcome:
-    """Return the outcome with what `attempt.close` copies into result.json."""
-    exact, reason = loop.exactness
-    return replace(
-        outcome,
-        metrics=tuple(Metric(name, value) for name, value in loop.state.metrics.items()),
-        weights_sha256=digests[0],
-        optimizer_sha256=digests[1],
-        best=Best(**loop.state.best),
-        exactness=exact,
-        exactness_reason=reason,
-    )
