@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec, Train
-from slurm_job_kit.trainer.data.batches import Batches
 from slurm_job_kit.trainer.data.feed import IndexedBatches
 from tests.core.ranks import context_of, place_of
 
@@ -16,9 +15,7 @@ def job_of(rank=0, world_size=1, workers=0, nodes=1, **train):
 
 def feed_of(source, transform=None, /, **context):
     """Return the training batches of a rank's job."""
-    rank = job_of(**context)
-    batches = Batches.of(rank.train, len(source), rank.distributed.world_size)
-    return IndexedBatches(source, transform, batches, rank)
+    return IndexedBatches(source, transform, job_of(**context))
 
 
 def pixels_by_sample(feed, steps):

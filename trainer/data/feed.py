@@ -78,11 +78,9 @@ class IndexedBatches(TrainBatches):
     batches: which samples belong to which step. reader: of the samples, before the transform.
     """
 
-    def __init__(
-        self, source: Source, transform: Transform | None, batches: Batches, context: RankContext
-    ) -> None:
-        length = TrainingLength.of(context.train, batches)
-        super().__init__(batches, length, transform, context)
+    def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
+        batches = Batches.of(context.train, len(source), context.distributed.world_size)
+        super().__init__(batches, TrainingLength.of(context.train, batches), transform, context)
         self.samples_per_epoch = batches.samples_per_epoch
         self.reader = reader_of(source, context, SAMPLE)
         self.batches = batches

@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from .. import seeds
 from ..data import data_set
-from ..data.batches import Batches, TrainingLength
-from ..data.data_set import Parts, is_stream
+from ..data.batches import TrainingLength
+from ..data.data_set import is_stream
 from ..data.feed import HeldOut, IndexedBatches, TrainBatches, part_of_samples
 from ..data.sources import Source, num_classes
-from ..data.to_device import Transform, create_transform
+from ..data.to_device import create_transform
 from ..errors import UserError
 from ..process.context import gather
 from ..process.run_handle import RankContext
@@ -60,15 +60,23 @@ def build_data(context: RankContext) -> Data:
         # Again: the data set may draw more where it downloads its files.
         seeds.seed_all(seeds.mix(seeds.DATA, spec.seed, 1))
         transform = create_transform(spec)
-    num_held_out = 0 if parts.held_out is None else len(parts.held_out)
+    # mypy knows no type "not a stream".
+    source = None if is_stream(parts.train) else cast(Source, parts.train)
     digest = getattr(parts.train, "digest", None)
-    sizes = {"held-out samples": num_held_out, "classes": classes or 0}
-    if digest is not None:
-        sizes["digest"] = int(digest[:15], 16)
-    train_batches = _train_batches(context, parts, transform, sizes)
-    held_out = None
-    if parts.held_out is not None:
-        held_out = HeldOut(parts.held_out, transform, context)
+    sizes = {
+        "training samples": 0 if source is None else len(source),
+        "held-out samples": 0 if parts.held_out is None else len(parts.held_out),
+        "classes": classes or 0,
+        "digest": int((digest or "0")[:15], 16),
+    }
+    check_same_data(spec.dataset, sizes, context.device)
+    train_batches: TrainBatches
+    if source is None:
+        make = part_of_samples("stream", spec.dataset)
+        train_batches = make(parts.train, parts.is_of_rank, transform, context)
+    else:
+        train_batches = IndexedBatches(source, transform, context)
+    held_out = None if parts.held_out is None else HeldOut(parts.held_out, transform, context)
     stated = (getattr(parts.train, name, None) for name in ("bytes_per_token", "vocab_size"))
     return Data(
         train_batches, held_out, DataFacts(spec, classes, *stated), digest, parts.is_of_rank
@@ -89,26 +97,6 @@ def first_on_node(context: RankContext) -> Iterator[None]:
     yield
     if has_others and is_first:
         dist.barrier()
-
-
-def _train_batches(
-    context: RankContext, parts: Parts, transform: Transform | None, sizes: dict[str, int]
-) -> TrainBatches:
-    """Return the training batches.
-
-    sizes: what all ranks must see alike, besides the training samples.
-    """
-    spec = context.train
-    if is_stream(parts.train):
-        check_same_data(spec.dataset, sizes, context.device)
-        make = part_of_samples("stream", spec.dataset)
-        stream: TrainBatches = make(parts.train, parts.is_of_rank, transform, context)
-        return stream
-    train = cast(Source, parts.train)  # mypy knows no type "not a stream"
-    sizes = {"training samples": len(train), **sizes}
-    check_same_data(spec.dataset, sizes, context.device)
-    batches = Batches.of(spec, len(train), context.distributed.world_size)
-    return IndexedBatches(train, transform, batches, context)
 
 
 def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -> None:

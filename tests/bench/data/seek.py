@@ -43,7 +43,7 @@ def _figure(place: Place, title: str, source: Source, workers: int) -> Figure:
         step = int(share * batches.steps_per_epoch)
 
         def first_batch() -> float:
-            feed = IndexedBatches(source, None, batches, context)
+            feed = IndexedBatches(source, None, context)
             took_s = timed(lambda: next(feed.micro_batches(step)))
             feed.close()
             return took_s
