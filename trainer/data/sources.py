@@ -169,11 +169,8 @@ def content_sha256(content: Batch) -> str:
             digest.update(f"{value.dtype} {tuple(value.shape)} ".encode())
             flat = value.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().tobytes())
-        elif isinstance(value, Mapping):
-            for item in value.items():
-                add(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
+        elif isinstance(value, (Mapping, list, tuple)):
+            for item in value.items() if isinstance(value, Mapping) else value:
                 add(item)
         elif hasattr(value, "__array_interface__"):  # of NumPy, or an image of Pillow
             array = np.asarray(value)

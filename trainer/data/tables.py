@@ -45,20 +45,13 @@ def read_table(file_name: str, header_lines: int) -> torch.Tensor:
     located, but not imported. Source of the paths: sklearn/datasets/_base.py (1.9.1).
     """
     package = importlib.util.find_spec("sklearn")
-    install = f"{sys.executable} -m pip install scikit-learn"
     if package is None or not package.submodule_search_locations:
         raise UserError(
             f"train.dataset needs the package scikit-learn, which ships {file_name}\n"
-            f"  hint: {install}"
+            f"  hint: {sys.executable} -m pip install scikit-learn"
         )
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / file_name
-    try:
-        return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
-    except FileNotFoundError as error:
-        raise UserError(
-            f"train.dataset: scikit-learn is installed without the file {path}\n"
-            f"  hint: {install} --force-reinstall --no-deps"
-        ) from error
+    return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
 
 
 def stratified_split(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

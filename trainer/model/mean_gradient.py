@@ -36,7 +36,10 @@ class MeanGradient:
         if self._fixed_items is not None:
             divisor = _same(sums.num_items, self._fixed_items)
         else:
-            self._add(sums.num_items, sums.loss.device)
+            if self._num_items is None:
+                self._num_items = torch.zeros((), dtype=torch.float64, device=sums.loss.device)
+            count = sums.num_items
+            self._num_items += count if isinstance(count, int) else count.detach()
             if is_last:  # all ranks exchange the number during the backward pass
                 self._reduction = dist.all_reduce(self._num_items, async_op=True)
         return _share(divisor, self._num_batches, sums.loss.dtype, sums.loss.device)
@@ -51,11 +54,6 @@ class MeanGradient:
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same = [gradient for gradient in gradients if gradient.dtype == dtype]
             torch._foreach_mul_(same, factor.to(same[0]))
-
-    def _add(self, num_items: int | torch.Tensor, device: torch.device) -> None:
-        if self._num_items is None:
-            self._num_items = torch.zeros((), dtype=torch.float64, device=device)
-        self._num_items += num_items if isinstance(num_items, int) else num_items.detach()
 
 
 @functools.lru_cache(maxsize=8)

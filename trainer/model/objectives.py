@@ -21,7 +21,6 @@ from ..errors import UserError
 from ..parts import parts
 from ..user_code import call, is_user_code, load, user_code
 
-DERIVE = "derive"
 IGNORED = -100  # a target without a loss; the default of torch's cross_entropy
 
 
@@ -160,27 +159,27 @@ def create(data: DataFacts) -> Objective:
     return _Users(name, made, {})
 
 
+@dataclass(frozen=True)
 class _Users:
     """An objective of the user, called with its arguments; what it returns is checked."""
 
-    def __init__(self, name: str, function: Callable[..., Sums], args: Mapping[str, Any]) -> None:
-        self._name = name
-        self._function = function
-        self._args = dict(args)
+    name: str
+    function: Callable[..., Sums]
+    args: Mapping[str, Any]
 
     def __call__(self, model: nn.Module, batch: Any) -> Sums:
-        sums = self._function(model, batch, **self._args)
-        check_sums(sums, self._name)
+        sums = self.function(model, batch, **self.args)
+        check_sums(sums, self.name)
         return sums
 
     def derive(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the numbers of the user's `derive`, if there is one. Raises: UserError."""
-        own = getattr(self._function, DERIVE, None)
+        own = getattr(self.function, "derive", None)
         if own is None:
             return {}
-        with user_code("train.objective", self._name):
+        with user_code("train.objective", self.name):
             metrics = own(dict(means))
-            where = f"train.objective {self._name}: derive"
+            where = f"train.objective {self.name}: derive"
             if not isinstance(metrics, Mapping):
                 raise UserError(
                     f"{where} returns a {type(metrics).__name__}, not a dict of numbers"
@@ -199,8 +198,7 @@ def means(names: tuple[str, ...], row: list[float], objective: Objective) -> dic
     count = max(num_items, 1.0)
     metrics = {"loss": loss / count}
     metrics |= {name: value / count for name, value in zip(names, sums, strict=True)}
-    derive = getattr(objective, DERIVE, None)
-    if derive is not None:
+    if (derive := getattr(objective, "derive", None)) is not None:
         metrics |= derive(metrics)
     return metrics
 

@@ -7,8 +7,6 @@ import torch
 
 from ..contract import Train
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 @dataclass(frozen=True)
 class Precision:
@@ -37,4 +35,5 @@ def set_up(train: Train, device: torch.device) -> Precision:
     torch.backends.cuda.matmul.allow_tf32 = is_tf32
     torch.backends.cudnn.allow_tf32 = is_tf32
     scaler = torch.amp.GradScaler(device.type, enabled=train.precision == "fp16")
-    return Precision(device.type, AUTOCAST.get(train.precision), scaler)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision)
+    return Precision(device.type, dtype, scaler)

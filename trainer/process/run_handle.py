@@ -103,7 +103,7 @@ def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
 
 def _open_by_hand(run_dir: RunDir) -> int:
     """Open an attempt that this process owns, as the batch script does for a Slurm job."""
-    opened = _attempt("open", run_dir)
+    opened = by_hand("open", run_dir)
     if opened.returncode != 0:
         raise UserError("cannot start; see the error above")
     if not opened.stdout:
@@ -111,15 +111,7 @@ def _open_by_hand(run_dir: RunDir) -> int:
     return int(opened.stdout)
 
 
-def close_by_hand(run: RunHandle) -> None:
-    """Close the attempt that `find_run` opened.
-
-    If this rank is killed before, the next attempt records it as lost.
-    """
-    _attempt("close", run.dir, str(run.attempt))
-
-
-def _attempt(command: str, run_dir: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
+def by_hand(command: str, run_dir: RunDir, *more: str) -> subprocess.CompletedProcess[str]:
     """Run a command of jobs.attempt for this process, in one of its own to keep ranks small."""
     words = (command, str(run_dir.path), str(os.getpid()), *more)
     argv = installation.python_m("jobs.attempt", *words)

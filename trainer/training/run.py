@@ -18,14 +18,7 @@ from ..hooks import Callback
 from ..model.build import build_replica, set_up_torch
 from ..model.training_data import build_data
 from ..process.context import check_device, choose_device, init_process_group
-from ..process.run_handle import (
-    RankContext,
-    RankProcess,
-    close_by_hand,
-    find_run,
-    is_run_dir,
-    share_run,
-)
+from ..process.run_handle import RankContext, RankProcess, by_hand, find_run, is_run_dir, share_run
 from ..process.step_agreement import StepAgreement
 from ..process.stop import StopSignal
 from ..process.watcher import Pulse
@@ -182,7 +175,8 @@ def _leave(context: RankContext, loop: Loop, status: Status) -> None:
     # All ranks: if rank 0 fails to write the outcome, none ends as if it had.
     dist.barrier()
     if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
-        close_by_hand(context.run)
+        # If this rank is killed before, the next attempt records this one as lost.
+        by_hand("close", context.run.dir, str(context.run.attempt))
         log(f"run directory {context.run.dir.path}")
     context.events.event(status, step=loop.state.global_step)
     dist.destroy_process_group()

@@ -51,7 +51,8 @@ class Contents:
     @property
     def part_names(self) -> list[str]:
         """The names of the files of ranks, in rank order."""
-        return sorted(name for name in self._digests if name.endswith(part_file.SUFFIX))
+        names = (file.name for file in self.manifest.files)
+        return sorted(name for name in names if name.endswith(part_file.SUFFIX))
 
     def read(self, name: str) -> bytes:
         """Return the content of a file that is no rank's, compared with its SHA-256."""
@@ -67,14 +68,11 @@ class Contents:
         with _bad_sectors_are_damage():
             with_retries(_read_part, self.directory / name, self._digest(name), wanted, is_checked)
 
-    @property
-    def _digests(self) -> dict[str, FileDigest]:
-        return {file.name: file.digest for file in self.manifest.files}
-
     def _digest(self, name: str) -> FileDigest:
-        if name not in self._digests:
-            raise DamageError(f"{MANIFEST} lists no {name}")
-        return self._digests[name]
+        for file in self.manifest.files:
+            if file.name == name:
+                return file.digest
+        raise DamageError(f"{MANIFEST} lists no {name}")
 
 
 def read_manifest(directory: Path) -> Manifest:
