@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -59,9 +58,7 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
             f"launch.script: {launch.script} is not in the frozen code\n"
             "  hint: git ignores it (git add -f), or it is newer than this run: submit a new run"
         )
-    with frozen.open("rb") as file:
-        first = file.readline(200)
-    if frozen.suffix in (".sh", ".bash") or re.match(rb"#!.*\b(?:ba|da|z|k)?sh\b", first):
+    if frozen.suffix in (".sh", ".bash"):
         raise UserError(
             f"launch.script: {launch.script} is a shell script, and Python runs launch.script\n"
             "  hint: name a Python file that starts it, such as one with\n"

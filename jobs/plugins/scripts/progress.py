@@ -19,10 +19,10 @@ from ...contract.records.ended import ENDS, FINAL, Action, Evidence
 from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
 from ...contract.spec import Slurm
-from ...runs.evidence import exits_are_clean, unfinished_steps
+from ...runs.evidence import exits_are_clean
 from ...runs.facts import AttemptFacts
 from .meeting import NEVER_MET
-from .text import may_meet_elsewhere, may_see_stop
+from .text import may_meet_elsewhere
 from .work import Work, ask_for_all, record_of
 
 PLUGIN = "scripts"
@@ -43,31 +43,12 @@ class Seen:
 
 
 def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evidence:
-    """Return the evidence with what is seen of the progress of a script, and of its end."""
-    if has_finished(run_dir, facts, found):
-        found = replace(found, outcome="completed")
+    """Return the evidence with what is seen of the progress of a script."""
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
     is_apart = files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
     is_apart = is_apart and not may_meet_elsewhere(facts.spec.launch, run_dir.code)
     plugins = with_plugin(found.plugins, PLUGIN, Seen(ranks)) if is_apart else found.plugins
     return replace(found, has_progress=has_progress(run_dir, facts), plugins=plugins)
-
-
-def has_finished(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> bool:
-    """Return whether a script without kit_stop.py finished by itself after a Ctrl-C.
-
-    It got no signal, and does not look for the stop. On Slurm a signal may have reached it.
-    """
-    launch = facts.spec.launch
-    if found.outcome != "stopped" or found.job_state != "LOCAL" or launch.stop_signal != "none":
-        return False
-    is_done = is_by_exit_code(facts) and unfinished_steps(facts) is None
-    return is_done and not may_see_stop(launch, run_dir.code)
-
-
-def is_by_exit_code(facts: AttemptFacts) -> bool:
-    """Return whether exit code 0 alone shows that a script is complete."""
-    return exits_are_clean(facts) and facts.outcome.status is None
 
 
 def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
@@ -92,7 +73,7 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     if decision.action is Action.DONE and seen is not None:
         reason = f"{seen.apart} separate trainings: no rank called torch's init_process_group()"
         return replace(decision, reason=reason, kind=Kind.SEPARATE_TRAININGS)
-    if decision.action is Action.DONE and is_by_exit_code(facts):
+    if decision.action is Action.DONE and exits_are_clean(facts) and facts.outcome.status is None:
         return replace(decision, reason="every rank exited with code 0")
     spec, restarts = facts.spec, history_of(facts.attempts).restarts
     is_bounded = not spec.launch.is_trainer and spec.slurm.max_restarts == Slurm.max_restarts

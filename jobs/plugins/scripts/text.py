@@ -53,7 +53,6 @@ ROWS = (
         _OF_TORCHRUN,
     ),
 )
-_OF_KIT = re.compile("KIT_STOP|kit_stop|slurm_job_kit")
 _ELSEWHERE = re.compile(r"file://|FileStore|mpi4py|horovod|jax\.distributed")
 _IMPORT = re.compile(r"^\s*(?:from\s+(\.*)([\w.]*)\s+)?import\s+(\([^)]*\)|[\w., ]+)", re.MULTILINE)
 
@@ -72,12 +71,6 @@ def warnings_of(launch: Launch, code: Path) -> Iterator[str]:
             if number is not None and not any(map(row.unless.search, lines)):
                 yield f"warning: {path.relative_to(code)}:{number} {row.what}"
                 left.remove(row)
-
-
-def may_see_stop(launch: Launch, code: Path) -> bool:
-    """Return whether a script may look for KIT_STOP_FILE: its text, or the kit's, asks for it."""
-    texts = _modules(launch, code).values()
-    return not texts or any(map(_OF_KIT.search, texts))
 
 
 def may_meet_elsewhere(launch: Launch, code: Path) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import threading
 
 import pytest
@@ -147,35 +146,6 @@ def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):
     before = progress.newest_file(there)
     saved.write_bytes(b"2" * 100)
     assert str(progress.newest_file(there)) > str(before)
-
-
-# text of the script, report -> whether its exit with 0 after a Ctrl-C is the end of a local run
-AFTER_CTRL_C = [
-    ("print(1)", None, "done"),
-    ("from kit_stop import Stop", None, "hold"),
-    ("import os\nos.environ['KIT_STOP_FILE']", None, "hold"),
-    ("print(1)", {"step": 5, "total": 9}, "hold"),
-]
-
-
-@pytest.mark.usefixtures("script")
-@pytest.mark.parametrize(("text", "report", "action"), AFTER_CTRL_C)
-def test_a_script_that_cannot_see_a_ctrl_c_and_exits_with_0_is_complete(run, text, report, action):
-    shutil.rmtree(run.code, ignore_errors=True)
-    run.code.mkdir()
-    (run.code / "x.py").write_text(text)
-    folder = opened(run, 1, job_id="local-1")
-    for number in range(2):
-        run_files.node(folder, number, (1.0, "SIGTERM"))
-    folder.stop_requested.touch()
-    if report:
-        write_json(run.progress, report)
-    _, _, decided = ended(run, 1, "LOCAL")
-    assert decided.action == action
-    assert (decided.reason == "every rank exited with code 0") is (action == "done")
-    assert ended(run, 1, "RUNNING")[1].evidence.outcome == "stopped"
-    run.spec.write_text(Spec(launch=Launch(script="x.py", stop_signal="TERM")).to_json())
-    assert ended(run, 1, "LOCAL")[1].evidence.outcome == "stopped"
 
 
 @pytest.mark.usefixtures("script")
