@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run resume; returns the exit code."""
     overrides = arguments.overrides_of(args)
     if args.run is not None and "=" in args.run:  # RUN is left out: the newest run
         overrides = [args.run, *overrides]

@@ -34,7 +34,6 @@ class NotChecked(Exception):
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what types cannot express of a spec."""
     yield from launch_keys.problems(spec)
     yield from train_keys.problems(spec)
 

@@ -41,7 +41,6 @@ MAKE = ("", "RUN... YES FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of clean."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{arguments.RUN}: only these")
     parser.add_argument("--yes", action="store_true", help="delete; otherwise only list")
     help_of_days = f"only what has not changed for this time (default: {DAYS}, 0 with RUN)"
@@ -213,7 +212,6 @@ def _delete(path: Path, folder: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of the files in a folder."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

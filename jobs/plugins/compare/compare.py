@@ -24,7 +24,6 @@ MAKE = ("RUN WITH", "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of compare."""
     parser.add_argument("run", metavar="RUN", help=arguments.RUN)
     help_of_it = "the reference: a run without interruption"
     parser.add_argument("reference", metavar="REFERENCE", help=help_of_it)

@@ -137,7 +137,6 @@ def print_key(key: Key, loaded: LoadedSpec | None) -> None:
 
 
 def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
-    """Print a table of keys."""
     columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
     rows = []
     for key in chosen:

@@ -14,7 +14,6 @@ MAKE = ("", "RUN CHECKPOINT FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of export."""
     arguments.add_run(parser)
     parser.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
     help_of_out = "a file or directory, by default in the run directory"

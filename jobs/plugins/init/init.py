@@ -14,13 +14,11 @@ SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of init."""
     about = "write kit_stop.py alone, into this folder, for a torchrun script of your own"
     parser.add_argument("--script", action="store_true", help=about)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run init in the working directory; returns the exit code."""
     return init_script(Path.cwd()) if args.script else init(Path.cwd())
 
 

@@ -42,7 +42,6 @@ ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of logs."""
     arguments.add_run(parser)
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="global rank")
     parser.add_argument("--attempt", type=int, metavar="K", help="one attempt only")
@@ -68,12 +67,10 @@ class RankLog:
         return [number for number in numbers if self.attempt in (None, number)]
 
     def file(self, attempt: int) -> Path:
-        """Return the log of an attempt."""
         return self.run_dir.attempt(attempt).rank_log(self.rank)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run logs; returns the exit code."""
     if args.rank < 0 or (args.lines or 0) < 0:
         raise UserError("--rank and -n take numbers from 0 on")
     wanted = RankLog(lookup.find(args.run), args.rank, args.attempt, args.lines)

@@ -26,7 +26,6 @@ ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of status."""
     arguments.add_run(parser)
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all of them (--json always does)")
@@ -81,7 +80,6 @@ class Seen:
         return {each.name: each.value for each in metrics}
 
     def row(self) -> table.Row:
-        """Return the texts of the columns."""
         now, path = self.run.files.progress, self.run.run_dir.path
         job, then = self.run.job_id, self.run.successor
         pace = words.format_pace(now) if now and self.is_running else ""

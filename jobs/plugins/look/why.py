@@ -37,7 +37,6 @@ _STARTS_AGAIN = (Action.REQUEUE, Action.WAIT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of why."""
     arguments.add_run(parser)
     arguments.add_json(parser)
 

@@ -7,7 +7,6 @@ from ...contract.spec import Spec
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the section."""
     steps, ranks = spec.profile.steps, spec.profile.ranks
     if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
         hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"

@@ -136,5 +136,4 @@ FAULTS = (
 
 
 def recognised(shown: Tried) -> list[Fault]:
-    """Return the causes that a scenario shows."""
     return [cause for cause in FAULTS if cause.is_shown(shown)]

@@ -34,12 +34,10 @@ class Entry(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file, not a link or a folder."""
         return stat.S_ISREG(self.mode)
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
         return stat.S_ISDIR(self.mode)
 
     @property

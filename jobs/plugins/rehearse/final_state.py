@@ -40,11 +40,9 @@ class Difference:
     uncompared: str = ""
 
     def __bool__(self) -> bool:
-        """Return whether there is any difference."""
         return bool(self.tensors or self.values or self.missing)
 
     def __or__(self, other: Difference) -> Difference:
-        """Return the difference in the files of both."""
         most = max(self, other, key=lambda each: (each.tensors > 0, each.by))  # the first if alike
         return Difference(
             self.tensors + other.tensors,

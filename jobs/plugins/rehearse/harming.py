@@ -67,7 +67,6 @@ class Start:
 
     @property
     def has_steps(self) -> bool:
-        """Whether a rank took a step."""
         return any(process.steps for process in self.processes)
 
     @property

@@ -73,7 +73,6 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """The name of the scenario."""
         return self.scenario.name
 
     @property
@@ -83,7 +82,6 @@ class Tried:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks, in their order."""
         return sorted({process.rank for process in self.processes})
 
     def course(self, rank: int = 0) -> Course:
@@ -135,7 +133,6 @@ class Tried:
 
     @cached_property
     def ends_early(self) -> bool:
-        """Whether it took fewer steps."""
         if self.failed is not None or self.reference is None:
             return False
         if self.scenario.ranks:  # with other ranks there are other steps
@@ -195,7 +192,6 @@ class Tried:
 
     @property
     def redone(self) -> int:
-        """How many steps were taken twice."""
         return sum(each.reached - (each.position or 0) for each in self.continuations)
 
     @property
@@ -276,7 +272,6 @@ class Tried:
 
 
 def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
-    """Return the first divergence of a rank."""
     pairs = list(enumerate(zip(steps, expected, strict=False), 1))
     weights = [place for place, (a, b) in pairs if a.ended.weights != b.ended.weights]
     rest = [

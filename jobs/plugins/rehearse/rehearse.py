@@ -27,7 +27,6 @@ TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of rehearse."""
     parser.usage = (
         "%(prog)s [options] CONFIG [KEY=VALUE ...] | RUN\n"
         "       %(prog)s [options] -- python SCRIPT [WORD ...]"
@@ -96,7 +95,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _folder(keep: Path | None) -> Path:
-    """Return a new folder. Raises: UserError."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="rehearse-")).resolve()
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
@@ -142,7 +140,6 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
 
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
-    """Run all scenarios and return the verdict."""
     begun = time.monotonic()
     is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
     limits = (args.grace, args.limit)

@@ -139,7 +139,6 @@ class CommandSubject(Subject):
             (self.place / "kit" / name).mkdir(parents=True)
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
-        """Start torchrun."""
         self.attempt = self.place / "kit" / f"attempt-{number}"
         self.attempt.mkdir()
         env = {
@@ -179,7 +178,6 @@ class CommandSubject(Subject):
         send(signal.SIGTERM, [process.pid for process in processes])
 
     def marker(self) -> str:
-        """Return the marker of kit_stop."""
         return _status(self.attempt / "outcome.json")
 
 
@@ -196,7 +194,6 @@ class SpecSubject(Subject):
         return next(self.place.glob("[!.]*/*/spec.json"), self.place / "x").parent.resolve()
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
-        """Submit the spec, or resume the run."""
         words = ["submit", str(self.config), *self.overrides]
         if number > 1:
             words = ["resume", str(self.home)]
@@ -218,7 +215,6 @@ class SpecSubject(Subject):
 
 
 def patterns_of(words: Sequence[str]) -> list[str]:
-    """Return the patterns in words for later starts."""
     return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
 
 

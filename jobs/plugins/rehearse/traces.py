@@ -36,7 +36,6 @@ class Update:
 
     @property
     def generators(self) -> list[str]:
-        """The check sums of `random`."""
         return self.random.split(".") if self.random else []
 
 

@@ -54,7 +54,6 @@ class Verdict:
     notes: Sequence[str]
 
     def __post_init__(self) -> None:
-        """Answer all questions."""
         # Those with a stop, and those that came to their end with the ranks of the undisturbed run.
         self.stopped = [each for each in self.tried if each.stopped]
         self.comparable = [each for each in self.tried if each.is_comparable]
@@ -85,7 +84,6 @@ class Verdict:
         return "\n".join([*lines, *self.notes])
 
     def json(self) -> dict[str, Any]:
-        """Return the verdict as JSON."""
         scenarios = {each.name: _scenario(each) for each in self.tried}
         scenarios |= {name: {"untried": why} for name, why in self.untried.items()}
         return {

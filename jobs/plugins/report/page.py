@@ -44,7 +44,6 @@ def page_of(times: Sequence[RunTimes], headings: Sequence[str], table: Sequence[
 
 
 def attempt_row(attempt: dict[str, object]) -> list[str]:
-    """Return the cells of one attempt."""
     names = ("attempt", "job_id", "nodes", "seconds", "first_step", "last_step")
     cells = [attempt[name] for name in (*names, "cause", "decision")]
     return ["-" if cell is None else str(cell) for cell in cells]

@@ -22,7 +22,6 @@ ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of report."""
     parser.add_argument("run", nargs="*", metavar="RUN", help=f"{arguments.RUN}; several: compared")
     parser.add_argument("--metric", metavar="NAME", help="rank the runs by this metric")
     help_of_out = "page; default: report.html of the first run or of the sweep"

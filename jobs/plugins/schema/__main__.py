@@ -22,7 +22,6 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 
 
 def schema() -> str:
-    """Return the text of `configs/schema.json`."""
     tree = _section("")
     tree["properties"][SWEEP] = {"type": "object", "description": "Runs to try: docs/sweeps.md."}
     tree["definitions"] = {cls.__name__: _section(name) for name, cls in sorted(SECTIONS.items())}
@@ -102,7 +101,6 @@ def with_tables(text: str, tables: str) -> str:
 
 
 def main() -> None:
-    """Write both files."""
     SCHEMA.write_text(schema(), encoding="utf-8")
     text = REFERENCE.read_text(encoding="utf-8")
     REFERENCE.write_text(with_tables(text, reference()), encoding="utf-8")

@@ -46,7 +46,6 @@ def num_ranks(argv: Sequence[str]) -> int:
 
 
 def rank_command(launch: Launch, run_dir: RunDir) -> list[str]:
-    """Return the command line of a rank."""
     if launch.script is not None:
         return [sys.executable, "-u", str(run_dir.work / launch.script), *launch.args]
     return [sys.executable, "-u", "-m", str(launch.module), *launch.args]

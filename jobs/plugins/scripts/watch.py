@@ -57,7 +57,6 @@ def watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float, agent
 
 
 def ranks_of(agent: int) -> list[int]:
-    """Return the ids of the ranks of a node."""
     return children(*children(agent))
 
 

@@ -61,7 +61,6 @@ def ask_for_all(folder: Path, known: Path | None = None) -> None:
 
 
 def record_of(run_dir: RunDir) -> Path:
-    """Return the path of work.json."""
     return run_dir.path / "work.json"
 
 

@@ -17,7 +17,6 @@ MAKE = ("RUN", "FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of shell."""
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--rank", type=int, default=0, help="global rank, 0 by default")
     parser.add_argument("--go", action="store_true", help="run the line instead of printing it")

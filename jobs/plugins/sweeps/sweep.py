@@ -36,7 +36,6 @@ MAKE = ("CONFIG", "SET DRY FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of sweep."""
     arguments.add_config_file(parser)
     arguments.add_overrides(parser, "train.lr=0.01,0.1")
     arguments.add_start(parser)
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run sweep; returns the exit code."""
     loaded = sweep_points.load(args.config, arguments.overrides_of(args))
     cluster = choose_cluster(args.cluster)
     if args.dry_run:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Return the callback of a rank."""
     return [CompileCache()]
 
 

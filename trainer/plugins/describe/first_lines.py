@@ -17,7 +17,6 @@ from .reproducibility import processor
 def start_lines(
     context: RankContext, module: nn.Module, length: TrainingLength, sizes: BatchSizes
 ) -> Iterator[str]:
-    """Yield the lines."""
     yield f"device {_device(context.device)}"
     trained = sum(each.numel() for each in module.parameters() if each.requires_grad)
     others = sum(each.numel() for each in module.parameters()) - trained

@@ -8,7 +8,6 @@ from .watchdog import Watchdog
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Start the watchdog of this rank."""
     # Missing variables are reported later. Source: torchrun, "Environment Variables".
     rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     watchdog = Watchdog(int(rank), int(world_size), pulse)

@@ -106,7 +106,6 @@ class Watchdog(Callback):
         self._poll_thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread that watches."""
         # faulthandler's C handler needs no GIL, so a rank that is stuck in C writes its stack, too.
         # A person may also send the signal.
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=False)

@@ -167,7 +167,6 @@ class OwnLoop(Keeper):
 
 
 def barrier() -> None:
-    """Wait for all ranks."""
     if dist.is_initialized():
         dist.barrier()
 

@@ -33,7 +33,6 @@ def new_folder(root: Path, step: int) -> Path:
 
 
 def temporary_folder(root: Path, step: int) -> Path:
-    """Return the path of `new_folder`."""
     return root / f"{TEMPORARY_PREFIX}checkpoint-{step}"
 
 

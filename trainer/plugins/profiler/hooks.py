@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Return the profiler of a rank."""
     return [Profiler()]
 
 
@@ -34,7 +33,6 @@ class Profiler(Callback):
         self._is_on_gpu = loop.context.device.type == "cuda"
 
     def before_step(self, step: int) -> None:
-        """Start tracing where due."""
         if self._first <= step <= self._last and self._profile is None:
             from torch.profiler import ProfilerActivity, profile  # a rank imports torch after this
 

@@ -292,5 +292,4 @@ class StreamBatches(TrainBatches):
         return reading
 
     def close(self) -> None:
-        """End the worker process."""
         self._batches = None

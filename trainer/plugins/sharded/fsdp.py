@@ -134,7 +134,6 @@ class Fsdp(InBlocks):
         _broadcast(module.buffers())  # a forward pass may have put others in their place
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
-        """Return this rank's rows of the gradients."""
         return [_local(each.grad) for each in parameters if each.grad is not None]
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> None:
@@ -212,7 +211,6 @@ class Fsdp(InBlocks):
         return torch.cat(parts)[: rows.shape[0]]
 
     def describe(self) -> str:
-        """Return blocks, shards and copies."""
         count, world_size = self.sharding.num_shards, self._place.world_size
         copies = f", {world_size // count} copies of each" if count < world_size else ""
         return f"{self._train.strategy}: {self._what} in {count} shards{copies}"

@@ -53,7 +53,6 @@ class DdpInBlocks(InBlocks, Ddp):
     """The strategy "ddp", with what this plugin adds."""
 
     def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
-        """Return the model under DDP."""
         self.allocate(module, self._device, is_overwritten)
         return super().wrap(module, is_overwritten)
 

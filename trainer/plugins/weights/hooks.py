@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
-    """Return what loads the weights."""
     return [_Initial()]
 
 

@@ -50,7 +50,6 @@ class Regression:
         return Sums(self._loss(outputs, targets, reduction="sum"), targets.numel(), metrics)
 
     def derive(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the root of the mean squared error."""
         return {"rmse": math.sqrt(means["mse"])}
 
 

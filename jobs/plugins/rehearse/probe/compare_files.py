@@ -130,7 +130,6 @@ def compare(path: Path, reference: Path) -> tuple[list[tuple[bool, float, str]],
 
 
 def compare_file(name: str, path: str, reference: str) -> dict[str, Any]:
-    """Return how a file of a run differs."""
     if not Path(path).exists():
         return {"missing": name}
     tensors, values, why = compare(Path(path), Path(reference))

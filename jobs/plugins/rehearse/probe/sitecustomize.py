@@ -208,7 +208,6 @@ def begin_step(own: EventLog, optimizer: Any) -> None:
 
 
 def end_step(own: EventLog, optimizer: Any) -> None:
-    """Record a step."""
     began, ended = own.begun.pop(id(optimizer)), sums(optimizer)
     fed = [each.inputs for each in own.fed if each.is_used]
     if fed:  # else what loads a state may follow: torch's DCP first takes a step
