@@ -6,7 +6,7 @@ import os
 from ...base import installation
 from ...base.errors import UserError
 from ...commands import arguments
-from ...contract.checkpoint.names import checkpoint_names
+from ...contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ...contract.spec import Spec
 from ...runs import lookup
 
@@ -15,7 +15,8 @@ MAKE = ("", "RUN CHECKPOINT FLAGS")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    parser.add_argument("--checkpoint", metavar="NAME", help="best, latest or step-XXXXXXXX")
+    help_of_it = "best, latest (the default) or step-XXXXXXXX"
+    parser.add_argument("--checkpoint", default=LATEST, metavar="NAME", help=help_of_it)
     help_of_out = "a file or directory, by default in the run directory"
     parser.add_argument("--out", type=arguments.path, metavar="PATH", help=help_of_out)
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Replace this process by the trainer's export, which imports torch, from this checkout.
 
-    Raises: UserError if the run has no checkpoint of the trainer.
+    Raises: UserError if the run has no such checkpoint of the trainer.
     """
     run_dir = lookup.find(args.run)
     if not Spec.read(run_dir.spec).launch.is_trainer:
@@ -32,10 +33,12 @@ def command(args: argparse.Namespace) -> int:
             f"{run_dir.run_id} is the run of a script, and export needs a checkpoint of the kit's "
             f"trainer\n  hint: {hint}"
         )
-    if not checkpoint_names(run_dir.checkpoints):
-        hint = installation.command("status", run_dir.run_id) + " shows the progress"
-        raise UserError(f"{run_dir.run_id} has no checkpoint yet\n  hint: {hint}")
-    argv = installation.python_m("trainer.plugins.export", str(run_dir.path))
-    argv += [f"--checkpoint={args.checkpoint}"] if args.checkpoint else []
+    names = checkpoint_names(run_dir.checkpoints)
+    best = read_pointer(run_dir.checkpoints, BEST)
+    name = {LATEST: next(iter(names), None), BEST: best}.get(args.checkpoint, args.checkpoint)
+    if name is None or name not in names:
+        what = f"{run_dir.run_id} has no checkpoint {args.checkpoint}"
+        raise UserError(f"{what}\n  hint: it has {', '.join(names) or 'none yet'}")
+    argv = installation.python_m("trainer.plugins.export", str(run_dir.checkpoints / name))
     argv += [f"--out={args.out}"] if args.out else []
     os.execv(argv[0], argv)

@@ -13,15 +13,19 @@ from tests.core.run_files import make_run
 def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, capsys):
     run = make_run(here)
     assert main(["export", "tiny"]) == 2
-    assert "20260101 has no checkpoint yet\n  hint: " in capsys.readouterr().err
-    (run.checkpoints / "step-00000009").mkdir(parents=True)
+    assert "no checkpoint latest\n  hint: it has none yet" in capsys.readouterr().err
+    for step in (6, 9):
+        (run.checkpoints / f"step-{step:08}").mkdir(parents=True)
+    assert main(["export", "--checkpoint", "best"]) == 2
+    hint = "hint: it has step-00000009, step-00000006"
+    assert f"has no checkpoint best\n  {hint}" in capsys.readouterr().err
+    (run.checkpoints / "best").write_text("step-00000006\n")
     started = []
-    monkeypatch.setattr(os, "execv", lambda path, words: started.append([path, *words]))
+    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words[-2:]))
     main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
     main(["export"])
-    command = installation.python_m("trainer.plugins.export", str(run.path))
-    command.insert(0, command[0])
-    assert started == [[*command, "--checkpoint=best", "--out=w.safetensors"], command]
+    command = installation.python_m("trainer.plugins.export", f"{run.checkpoints}/step-00000009")
+    assert started == [[f"{run.checkpoints}/step-00000006", "--out=w.safetensors"], command[-2:]]
 
 
 def test_export_imports_nothing_of_the_working_directory(here):
@@ -29,10 +33,9 @@ def test_export_imports_nothing_of_the_working_directory(here):
     for name in ("json", "torch", "random", "slurm_job_kit", "safetensors"):
         (here / f"{name}.py").write_text("open('imported', 'w')\n")
     # Without its own working directory, as the command kit, which pip has installed.
-    words = ("export", "tiny", "--checkpoint", "step-\x1b[2J")
-    done = run_files.kit(*words, python=[sys.executable, "-P"])
+    done = run_files.kit("export", "tiny", "--out", "\x1b[2J/x", python=[sys.executable, "-P"])
     assert "export: error: " in done.stderr and not (here / "imported").exists()
-    assert r"step-\x1b[2J" in done.stderr  # which is printed by the trainer's part
+    assert r"--out \x1b[2J" in done.stderr  # which is printed by the trainer's part
 
 
 def test_export_says_of_a_scripts_run_what_it_needs(here, capsys):

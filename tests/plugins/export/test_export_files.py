@@ -25,8 +25,9 @@ def small_files(monkeypatch):
     monkeypatch.setattr(export, "MAX_FILE_BYTES", FILE_BYTES)
 
 
-def exported(run_dir, *words):
-    assert export.main([str(run_dir.path), *map(str, words)]) == 0
+def exported(run_dir, *words, step=9, status=0):
+    words = [run_dir.checkpoints / f"step-{step:08}", *words]
+    assert export.main([str(each) for each in words]) == status
 
 
 def names_in(folder):
@@ -107,43 +108,33 @@ def test_a_failed_export_leaves_no_index_and_one_that_is_there_is_not_replaced(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(safetensors.torch, "save_file", save)
-    assert export.main([str(run_dir.path), "--out", str(out)]) == 1
+    exported(run_dir, "--out", out, status=1)
     assert LAYOUT[-1] not in names_in(out)
     exported(run_dir, "--out", out)
     assert names_in(out) == LAYOUT
-    assert export.main([str(run_dir.path), "--out", str(out)]) == 2
+    exported(run_dir, "--out", out, status=2)
     assert f"{out / LAYOUT[-1]} exists: delete those weights first" in capsys.readouterr().err
-    assert export.main([str(run_dir.path), "--out", str(out / "gone/w.safetensors")]) == 2
+    exported(run_dir, "--out", out / "gone/w.safetensors", status=2)
     assert f"there is no directory {out / 'gone'}" in capsys.readouterr().err
 
 
-def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path, capsys):
+def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path):
     run_dir, replica = trained
     out = tmp_path / "out.safetensors"
-    for which, step in [("latest", "9"), ("best", "6"), ("step-00000006", "6")]:
-        assert export.main([str(run_dir.path), "--checkpoint", which, "--out", str(out)]) == 0
+    for step in (6, 9):
+        exported(run_dir, "--out", out, step=step)
         with safetensors.safe_open(out, "pt") as file:
             metadata = file.metadata()
-        assert (metadata["global_step"], metadata["run_id"]) == (step, "trained")
-    assert export.main([str(run_dir.checkpoints / "step-00000009"), "--out", str(out)]) == 0
+        assert (metadata["global_step"], metadata["run_id"]) == (str(step), "trained")
     weights = safetensors.torch.load_file(out)
     assert torch.equal(weights["0.weight"], replica.module[0].weight)
-    capsys.readouterr()
-    assert export.main([str(run_dir.path), "--checkpoint", "step-00000007"]) == 2
-    hint = "hint: it has step-00000009, step-00000006"
-    assert f"no checkpoint step-00000007\n  {hint}" in capsys.readouterr().err
-    (run_dir.checkpoints / "best").unlink()
-    for manifest in run_dir.checkpoints.glob("*/manifest.json"):  # they show the best one, too
-        manifest.write_text("{")
-    assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 2
-    assert f"trained has no checkpoint best\n  {hint}" in capsys.readouterr().err
 
 
 def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):
     run_dir, _ = trained
     for status, is_warned in [("held", True), ("completed", False)]:
         run_dir.result.write_text(json.dumps({"status": status}))
-        assert export.main([str(run_dir.path), "--checkpoint", "best"]) == 0
+        exported(run_dir, step=6)
         printed = capsys.readouterr()
         assert printed.out == f"{run_dir.path}/weights.safetensors\n"
         assert "after step 6: train_loss 0.8571\n" in printed.err
@@ -155,7 +146,7 @@ def test_an_export_of_a_damaged_checkpoint_writes_nothing(trained, capsys):
     path = run_dir.checkpoints / "step-00000009" / "rank-00000.safetensors"
     *data, last = path.read_bytes()
     path.write_bytes(bytes([*data, last ^ 1]))  # of a tensor: size and header are well
-    assert export.main([str(run_dir.path)]) == 1
+    exported(run_dir, status=1)
     assert "step-00000009 is damaged: rank-00000.safetensors does not" in capsys.readouterr().err
     assert list(run_dir.path.glob("*safetensors*")) == [] and list(run_dir.path.glob(".*")) == []
     assert len(checkpoint_names(run_dir.checkpoints)) == 2

@@ -122,7 +122,8 @@ def write_sources(folder, monkeypatch):
     safetensors.torch.save_file(replica.module.state_dict(), file)
     directory.mkdir()
     monkeypatch.setattr(export, "MAX_FILE_BYTES", 100)
-    assert export.main([str(run_dir), "--out", str(directory)]) == 0
+    saved = run_dir / "checkpoints/step-00000006"
+    assert export.main([str(saved), "--out", str(directory)]) == 0
 
 
 @pytest.fixture
@@ -234,7 +235,8 @@ def test_weights_that_two_layers_share_are_exported_and_stay_shared(tmp_path):
     replica.optimizer = torch.optim.AdamW(replica.module.parameters())
     save(context, replica, 6)
     out = tmp_path / "out.safetensors"
-    assert export.main([str(context.run.dir.path), "--out", str(out)]) == 0
+    saved = context.run.dir.checkpoints / "step-00000006"
+    assert export.main([str(saved), "--out", str(out)]) == 0
     assert safetensors.torch.load_file(out).keys() == replica.module.state_dict().keys()
     for path in (context.run.dir.path, out):
         fresh = replica_of()

@@ -1,11 +1,10 @@
 """Write the weights of a checkpoint as safetensors.
 
-    python -m trainer.plugins.export RUN_DIR [--checkpoint NAME] [--out PATH]
+    python -m trainer.plugins.export CHECKPOINT [--out PATH]
 
-NAME is best, latest (the default) or step-XXXXXXXX. RUN_DIR may also be the directory of a
-checkpoint. PATH is the file to write, or an existing directory, in which the file is
-model.safetensors. Weights of more than MAX_FILE_BYTES become several files beside it, and an index;
-at most the tensors of one file are in memory.
+CHECKPOINT is its directory. PATH is the file to write, or an existing directory, in which the file
+is model.safetensors. Weights of more than MAX_FILE_BYTES become several files beside it, and an
+index; at most the tensors of one file are in memory.
 
 Prints the path of the file or of the index to stdout; step and metrics of the checkpoint, and
 whether the run is finished, to stderr.
@@ -25,13 +24,12 @@ import safetensors.torch
 import torch
 
 from ....jobs.base.console import escape_output
-from ....jobs.contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ....jobs.contract.records.training import Result
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import StoredTensor, tensors_of
 from ...checkpoint.share import in_buckets
-from ...contract import MANIFEST, Manifest, RunDir, files, reader, records
+from ...contract import Manifest, RunDir, files, reader, records
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
 
 # What Hugging Face looks for in a directory.
@@ -45,13 +43,12 @@ MAX_FILE_BYTES = 5 * 10**9
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export what the command line names; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m trainer.plugins.export")
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--checkpoint", default="latest", metavar="best|latest|step-XXXXXXXX")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--out", type=Path, metavar="PATH", help="default: RUN_DIR/weights")
     options = parser.parse_args(arguments)
+    directory = options.checkpoint.resolve()
+    run_dir = RunDir(directory.parent.parent)
     try:
-        directory = find(options.run_dir.resolve(), options.checkpoint)
-        run_dir = RunDir(directory.parent.parent)
         manifest, path = export(directory, options.out or run_dir.path / f"weights{SUFFIX}")
         is_copy = directory.parent.name != run_dir.checkpoints.name
         result = None if is_copy else records.read(Result, run_dir.result)
@@ -62,23 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(describe(manifest, is_done), file=sys.stderr)
     print(path)
     return 0
-
-
-def find(path: Path, checkpoint: str) -> Path:
-    """Return the directory of a checkpoint, which `path` or a name in that run directory names."""
-    if files.is_file(path / MANIFEST):
-        return path
-    root = RunDir(path).checkpoints
-    names = checkpoint_names(root)
-    name: str | None = checkpoint
-    if checkpoint == LATEST and names:
-        name = names[0]
-    if checkpoint == BEST:
-        name = read_pointer(root, BEST)
-    if name is None or name not in names:
-        has = ", ".join(names) or "none"
-        raise UserError(f"{path.name} has no checkpoint {checkpoint}\n  hint: it has {has}")
-    return root / name
 
 
 def export(directory: Path, out: Path) -> tuple[Manifest, Path]:
