@@ -67,28 +67,26 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
         python = ranks_python(spec)
         if spec.launch.is_trainer:
             what = "model, data and objective"
-            problems = build_parts(run_dir, spec, python)
+            found = build_parts(run_dir, spec, python)
         else:
-            what, problems = "the syntax of your code", syntax(run_dir, spec)
+            what, found = "the syntax of your code", syntax(run_dir, spec)
     except (NotChecked, records.RecordError, OSError) as reason:
         print_line(f"not checked: {reason}")
         return
-    placed = [replace(each, place=loaded.document.place(each.path)) for each in problems]
-    for problem in placed:
-        if problem.is_error:
-            raise SpecError([problem])
-        print_line(f"warning: {problem}")
+    if found is not None:
+        found = replace(found, place=loaded.document.place(found.path))
+        if found.is_error:
+            raise SpecError([found])
+        print_line(f"warning: {found}")
     print_line(f"checked {what} in {time.monotonic() - began:.1f} s")
 
 
 def ranks_python(spec: Spec) -> str:
     """Return the ranks' interpreter. Raises: NotChecked where only the compute nodes have it."""
-    if spec.launch.command_prefix:
-        name = spec.launch.command_prefix[0]
-        raise NotChecked(f"launch.command_prefix runs the ranks in another environment, by {name}")
-    for option in (*spec.slurm.srun_args, *spec.slurm.sbatch_args):
-        if "container" in option:
-            raise NotChecked(f"{option} runs the ranks in a container")
+    options = (*spec.slurm.srun_args, *spec.slurm.sbatch_args)
+    inside = [*spec.launch.command_prefix, *(each for each in options if "container" in each)]
+    if inside:
+        raise NotChecked(f"{inside[0]} runs the ranks in another environment")
     name = spec.interpreter
     if spec.setup and not os.path.isabs(name):
         raise NotChecked(f"launch.python: the setup lines of a node decide what {name} is")
@@ -98,7 +96,7 @@ def ranks_python(spec: Spec) -> str:
     return python
 
 
-def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
+def build_parts(run_dir: RunDir, spec: Spec, python: str) -> Problem | None:
     """Run `trainer.plugins.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
@@ -110,7 +108,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> list[Problem]:
             printed = output.read_text(encoding="utf-8", errors="replace").strip()
             last = printed.rpartition("\n")[2]
             raise NotChecked(f"the check ended with status {status}: {last}\n  hint: {SKIP_HINT}")
-    return [found] if found.what else []
+    return found if found.what else None
 
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
@@ -158,7 +156,7 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
         process.wait()
 
 
-def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
+def syntax(run_dir: RunDir, spec: Spec) -> Problem | None:
     """Return the syntax error of a user's script or module, if any; nothing of it is executed.
 
     Raises: NotChecked where its file is not known.
@@ -171,5 +169,5 @@ def syntax(run_dir: RunDir, spec: Spec) -> list[Problem]:
         compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
         # Setup lines may choose a newer Python for the ranks.
-        return [Problem(("launch", key), f"{path.name}: {error}", is_error=not spec.setup)]
-    return []
+        return Problem(("launch", key), f"{path.name}: {error}", is_error=not spec.setup)
+    return None

@@ -34,9 +34,6 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
         what = f"{format_value(launch.module)} is not a module name"
         hint = "write package.train as for python -m; the key of a file is launch.script"
         yield Problem(("launch", "module"), what, hint)
-    if launch.script and launch.script.startswith("-"):
-        what, hint = f"{format_value(launch.script)} is not a path", f"write ./{launch.script}"
-        yield Problem(("launch", "script"), what, hint)
     if re.match(r"\S+\.py\s+\S", launch.script or ""):
         what = f"{format_value(launch.script)} is several words"
         yield Problem(("launch", "script"), what, "write its options into launch.args, as a list")

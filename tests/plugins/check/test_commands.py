@@ -22,7 +22,7 @@ def slurm(slurm, monkeypatch):
 
 
 def wrong_model(*_):
-    return [Problem(("train", "model"), "there is no module mine")]
+    return Problem(("train", "model"), "there is no module mine")
 
 
 def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
@@ -54,7 +54,7 @@ def test_a_mistake_in_what_changed_is_found_before_the_queue(
 
     def build_parts(run_dir, spec, *_):
         checked.append(((run_dir.code / "model.py").read_text(), spec.train.model))
-        return [Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))]
+        return Problem(("train", "model"), "no module named typo", frames=("model.py:1: x",))
 
     monkeypatch.setattr(check, "build_parts", build_parts)
     before = state(run)

@@ -133,7 +133,7 @@ def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (Spec(launch=Launch(command_prefix=["apptainer", "exec"])), "by apptainer"),
+        (Spec(launch=Launch(command_prefix=["apptainer", "exec"])), "apptainer runs"),
         (Spec(slurm=Slurm(srun_args=["--container-image=x"])), "--container-image=x"),
         (Spec(slurm=Slurm(sbatch_args={"container": "x"})), "container"),
         (Spec(launch=Launch(python="/opt/no/such/python")), "no /opt/no/such/python"),

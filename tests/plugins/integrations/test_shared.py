@@ -33,7 +33,7 @@ def root(tmp_path):
         (folder / "inner").mkdir()
         (folder / "weights").write_bytes(b"w" * step)
         (folder / "inner/state").write_bytes(b"s")
-        whole.commit(tmp_path, step, keep=2)
+        whole.commit(tmp_path, step)
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_older_ones_are_deleted(root):
     assert whole.newest(root) == root / "checkpoint-10"
     whole.new_folder(root, 11)
     assert whole.newest(root) == root / "checkpoint-10"  # 11 is not complete
-    whole.commit(root, 11, keep=2)
+    whole.commit(root, 11)
     assert whole.names(root) == ["checkpoint-11", "checkpoint-10"]
 
 

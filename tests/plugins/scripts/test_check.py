@@ -7,7 +7,6 @@ from slurm_job_kit.jobs.__main__ import main
 REFUSED = {
     "launch: {module: a.b, script: c.py}": "launch.script: excludes launch.module",
     "launch: {module: a/b.py}": 'launch.module: "a/b.py" is not a module name',
-    "launch: {script: -x.py}": "hint: write ./-x.py",
     "launch: {script: 'a/x.py --lr 0.1'}": "hint: write its options into launch.args",
     "launch: {inputs: [data]}": "launch.inputs[0]: is for your own script or module, not for",
     "launch: {script: x.py, inputs: [/data]}": '"/data" is no path inside of the repository',

@@ -41,11 +41,10 @@ class Keeper:
         *,
         batches: ResumableBatches | None = None,
         save_every: int | None = None,
-        keep: int = 2,
         every: int | None = None,
     ) -> None:
         self.folder = Path(folder or os.environ.get("KIT_CHECKPOINT_DIR") or "checkpoints")
-        self.batches, self.save_every, self.keep, self.every = batches, save_every, keep, every
+        self.batches, self.save_every, self.every = batches, save_every, every
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.step, self.epoch, self.num_batches = 0, 0, 0  # the last two: the position in the data
@@ -131,7 +130,7 @@ class Keeper:
         write(folder)
         barrier()  # all ranks: rank 0 names the checkpoint when all files are written
         if self.rank == 0:
-            whole.commit(self.folder, self.step, self.keep)
+            whole.commit(self.folder, self.step)
             self.stop.saved(self.step)
 
 

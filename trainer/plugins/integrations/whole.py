@@ -19,6 +19,7 @@ from ...checkpoint.recovery import quarantine
 from ...contract import MALFORMED, TEMPORARY_PREFIX, files
 
 WHOLE = "whole.json"
+KEPT = 2  # checkpoints
 # What shows a damage. Any other error of a disk may pass: it ends the attempt.
 _DAMAGES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, *MALFORMED)
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -36,12 +37,12 @@ def temporary_folder(root: Path, step: int) -> Path:
     return root / f"{TEMPORARY_PREFIX}checkpoint-{step}"
 
 
-def commit(root: Path, step: int, keep: int) -> None:
-    """Seal the folder of `new_folder`, rename it, and delete all but the `keep` newest ones."""
+def commit(root: Path, step: int) -> None:
+    """Seal the folder of `new_folder`, rename it, and delete all but the KEPT newest ones."""
     folder = temporary_folder(root, step)
     seal(folder)
     publish(folder, root / f"checkpoint-{step}")
-    for name in names(root)[keep:]:
+    for name in names(root)[KEPT:]:
         shutil.rmtree(root / name)
 
 
