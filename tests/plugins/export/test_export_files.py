@@ -26,8 +26,8 @@ def small_files(monkeypatch):
 
 
 def exported(run_dir, *words, step=9, status=0):
-    words = [run_dir.checkpoints / f"step-{step:08}", *words]
-    assert export.main([str(each) for each in words]) == status
+    saved = run_dir.checkpoints / f"step-{step:08}"
+    assert export.main([str(saved), *map(str, words)]) == status
 
 
 def names_in(folder):
