@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -159,7 +158,7 @@ class Checkpoints:
         """
         new = self._copied(replica, state)
         if self._context.distributed.is_first:
-            self._commits.start(self._write_and_commit, new)
+            self._commits.start(self._commit, new)
 
     def _copied(self, replica: Replica, state: TrainState) -> CopiedState:
         """Return a copy of what this rank writes; wait for the commit in flight before."""
@@ -169,11 +168,24 @@ class Checkpoints:
         started = time.monotonic()
         self._commits.wait()
         values, copied = self._staging.take(self._own_values(replica, state, windows))
+        run = self._context.run
+        manifest = Manifest(
+            global_step=state.global_step,
+            run_id=run.dir.run_id,
+            attempt=run.attempt,
+            spec_sha256=self._spec_sha256,
+            world_size=self._context.distributed.world_size,
+            global_batch_size=self._setup.global_batch_size,
+            metrics_bytes=state.metrics_bytes,
+            metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
+            best=Best(**state.best),
+            files=(),
+        )
         return CopiedState(
             values=values,
             sharding=replica.strategy.sharding,
             copied=copied,
-            manifest=self._manifest(state),
+            manifest=manifest,
             retention=self._retention(state),
             parameters=[name for name, _ in replica.module.named_parameters()],
             started=started,
@@ -236,14 +248,6 @@ class Checkpoints:
         """Return the saves that `check`, `save` or `finish` found committed since the last call."""
         return self._commits.completed()
 
-    def _write_and_commit(self, pending: CopiedState) -> CommittedSave:
-        """Write and commit a copy of the whole state, in the writer's thread.
-
-        Raises: NotFinite, Superseded, StorageError, TransientStorageError.
-        """
-        self._check_copy(pending)
-        return self._commit(pending, (), {part_name(0): pending.write_part})
-
     def _check_copy(self, pending: CopiedState) -> None:
         """Wait for the copy from the GPU; raise NotFinite where a parameter is not finite."""
         if pending.copied is not None:
@@ -259,20 +263,20 @@ class Checkpoints:
                 "saves it regardless"
             )
 
-    def _commit(
-        self,
-        pending: CopiedState,
-        parts: tuple[NamedFile, ...],
-        more: Mapping[str, commit.Write] = MappingProxyType({}),
-    ) -> CommittedSave:
-        """Commit a checkpoint whose parts are written or in `more`, in the writer's thread."""
-        step = pending.step
-        text = outline.to_json(pending.values, pending.sharding)
-        files: dict[str, commit.Write | bytes] = {**more, outline.STATE: text}
+    def _commit(self, pending: CopiedState, parts: tuple[NamedFile, ...] = ()) -> CommittedSave:
+        """Commit a checkpoint, in the writer's thread. parts: where the ranks have written them.
+
+        Raises: NotFinite, Superseded, StorageError, TransientStorageError.
+        """
+        files: dict[str, commit.Write | bytes] = {}
+        if not parts:
+            self._check_copy(pending)
+            files[part_name(0)] = pending.write_part
+        files[outline.STATE] = outline.to_json(pending.values, pending.sharding)
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
         commit.commit_and_prune(self._root, new, pending.retention)
-        seconds = time.monotonic() - pending.started
+        seconds, step = time.monotonic() - pending.started, pending.step
         return CommittedSave(checkpoint_name(step), step, seconds, pending.stall_s)
 
     def _retention(self, state: TrainState) -> Retention:
@@ -284,19 +288,3 @@ class Checkpoints:
     def is_kept(self, state: TrainState) -> bool:
         """Return whether a checkpoint of this state is kept at any age."""
         return self._retention(state).keeps(state.global_step)
-
-    def _manifest(self, state: TrainState) -> Manifest:
-        """Return the manifest of a checkpoint, without its files."""
-        run = self._context.run
-        return Manifest(
-            global_step=state.global_step,
-            run_id=run.dir.run_id,
-            attempt=run.attempt,
-            spec_sha256=self._spec_sha256,
-            world_size=self._context.distributed.world_size,
-            global_batch_size=self._setup.global_batch_size,
-            metrics_bytes=state.metrics_bytes,
-            metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
-            best=Best(**state.best),
-            files=(),
-        )

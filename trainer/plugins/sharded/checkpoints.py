@@ -75,7 +75,7 @@ class DividedCheckpoints(Checkpoints):
             self._parts.start(self._write_part, self._pending)
 
     def _write_part(self, pending: CopiedState) -> tuple[FileDigest, str]:
-        """Write this rank's part, in a thread. Raises as `_write_and_commit`."""
+        """Write this rank's part, in a thread. Raises as `_commit`."""
         self._check_copy(pending)
         run, step = self._context.run, pending.step
         # The next attempt has removed temporary files at its start; nothing would remove this one.
