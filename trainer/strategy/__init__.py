@@ -1,7 +1,6 @@
 """How the ranks of a run share the model, its gradients and the optimizer.
 
-- interface: what each strategy can do, and which rows of a tensor each rank has.
-- ddp: each rank has all of it.
+- interface: what each strategy can do, here as ddp does it; which rows of a tensor each rank has.
 """
 
 import torch
@@ -10,7 +9,6 @@ from ..contract import Train
 from ..parts import parts
 from ..process.context import DistributedContext
 from ..process.run_handle import RankContext
-from .ddp import Ddp
 from .interface import Strategy
 
 
@@ -25,5 +23,5 @@ def create(train: Train, place: DistributedContext, device: torch.device) -> Str
     A plugin may have a ddp of its own, which does more. Raises: UserError.
     """
     name = train.strategy if place.world_size > 1 else "ddp"
-    strategy: Strategy = {"ddp": Ddp, **parts("strategy")}[name](train, place, device)
+    strategy: Strategy = {"ddp": Strategy, **parts("strategy")}[name](train, place, device)
     return strategy

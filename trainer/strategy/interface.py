@@ -1,15 +1,16 @@
-"""What each strategy can do, and which rows of a tensor each rank has."""
+"""What each strategy can do, here as ddp does it, and which rows of a tensor each rank has."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ..contract import Train
+from ..errors import UserError
 from ..process.context import DistributedContext
 
 
@@ -42,8 +43,11 @@ class Rows:
     shape: tuple[int, ...]
 
 
-class Strategy(ABC):
+class Strategy:
     """How the ranks share model, gradients and optimizer. All ranks call every method.
+
+    This class is "ddp": each rank has the whole model and the whole optimizer, and the gradients
+    are averaged. One rank has the model without a wrapper.
 
     sharding: of the tensors that are divided; one part where none is.
     evaluates_together: whether a forward pass needs all ranks, also without gradients.
@@ -77,15 +81,26 @@ class Strategy(ABC):
             # torch.compile(module) would rename its parameters.
             module.forward = torch.compile(module.forward)
 
-    def check(self, module: nn.Module) -> None:  # noqa: B027 (most have nothing to do)
+    def check(self, module: nn.Module) -> None:
         """Raise UserError for a model that the ranks cannot share as the spec says."""
 
-    @abstractmethod
     def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         """Return what the objective calls in training. May change the model in place.
 
         is_overwritten: whether a checkpoint replaces all initial weights.
         """
+        if self._place.world_size == 1:
+            return module
+        train = self._train
+        return DistributedDataParallel(
+            module,
+            device_ids=[self._device] if self._device.type == "cuda" else None,
+            bucket_cap_mb=train.bucket_cap_mb,
+            # A static graph finds them by itself.
+            find_unused_parameters=train.find_unused_parameters and not train.static_graph,
+            gradient_as_bucket_view=train.gradient_as_bucket_view,
+            static_graph=train.static_graph,
+        )
 
     def trained_parameters(self, module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that this rank's optimizer updates, with their names.
@@ -94,7 +109,7 @@ class Strategy(ABC):
         """
         return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Connect an optimizer of `trained_parameters` with the model, after a first pass."""
 
     def describe(self) -> str:
@@ -103,12 +118,19 @@ class Strategy(ABC):
 
     # A step.
 
-    def begin_step(self, module: nn.Module) -> None:  # noqa: B027
+    def begin_step(self, module: nn.Module) -> None:
         """Do what is due before the first forward pass of a step."""
 
-    @abstractmethod
     def accumulate(self, wrapped: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """Return a context for the passes of a micro batch; the last one exchanges gradients."""
+        """Return a context for the passes of a micro batch; the last one exchanges gradients.
+
+        Raises: UserError.
+        """
+        if is_last or not isinstance(wrapped, DistributedDataParallel):
+            return nullcontext()
+        if self._train.static_graph:  # DDP crashes then, or reduces no gradients (torch 2.13)
+            raise UserError("train.static_graph: DDP loses accumulated gradients: leave it out")
+        return wrapped.no_sync()
 
     def gradients(self, parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
         """Return what this rank has of the gradients of the model's parameters."""
@@ -118,7 +140,7 @@ class Strategy(ABC):
         """Scale the gradients of the step so that their norm over all ranks is at most this."""
         clip_grad_norm_(parameters, max_norm)
 
-    def end_evaluation(self, module: nn.Module) -> None:  # noqa: B027
+    def end_evaluation(self, module: nn.Module) -> None:
         """Do what is due after forward passes without a backward pass."""
 
     # Which of the tensors are divided. A checkpoint has whole tensors, by name.

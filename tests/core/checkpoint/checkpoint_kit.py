@@ -12,7 +12,7 @@ from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
 from slurm_job_kit.trainer.checkpoint.saved_state import TrainState
-from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.strategy.interface import Strategy
 from tests.core.ranks import CPU, context_of, place_of
 
 
@@ -44,7 +44,7 @@ def replica_of(seed=0, width=3, optimizer=torch.optim.AdamW, scaler="cpu"):
     replica = SimpleNamespace(
         wrapped=module,
         module=module,
-        strategy=Ddp(Train(), place_of(), CPU),
+        strategy=Strategy(Train(), place_of(), CPU),
         optimizer=optimizer(module.parameters(), lr=0.1),
         precision=SimpleNamespace(scaler=scaler),
         metric_names=("accuracy",),

@@ -14,7 +14,7 @@ from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
-from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.training.evaluation import evaluate
 from tests.core.data_kit import Whole, feed_of, job_of
 from tests.core.ranks import CPU, place_of
@@ -194,7 +194,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=im
         module=module,
         row=lambda batch: objective(module, batch).row(),
         empty_row=lambda: torch.zeros(3, dtype=torch.float64),
-        strategy=Ddp(Train(), place_of(), CPU),
+        strategy=Strategy(Train(), place_of(), CPU),
     )
     for _ in range(2):
         totals = evaluate(replica, held_out, lambda: beats.append(1), lambda *_: False)

@@ -18,7 +18,7 @@ from slurm_job_kit.trainer.model.mean_gradient import MeanGradient
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.replica import Replica
 from slurm_job_kit.trainer.model.training_data import build_data
-from slurm_job_kit.trainer.strategy.ddp import Ddp
+from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.training.loop import train_step
 from tests.core.ranks import CPU, context_of, join, place_of, results
 
@@ -85,7 +85,7 @@ def stepped(objective, fixed_items, batches, idle_rounds=frozenset()):
     """(gradients, mean loss) of one step of the kit on this rank's batches."""
     module = net()
     replica = Replica(
-        strategy=Ddp(TRAIN, place_of(), CPU),
+        strategy=Strategy(TRAIN, place_of(), CPU),
         wrapped=DistributedDataParallel(module, gradient_as_bucket_view=True),
         module=module,
         optimizer=optim.create(module, TRAIN),

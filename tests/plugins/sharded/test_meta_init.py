@@ -10,13 +10,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.plugins.sharded import meta_init
-from slurm_job_kit.trainer.strategy.ddp import Ddp
-from slurm_job_kit.trainer.strategy.interface import Rows, Sharding
+from slurm_job_kit.trainer.strategy.interface import Rows, Sharding, Strategy
 from tests.core.ranks import CPU, place_of
 from tests.parts import Transformer
 
 
-class Divided(Ddp):
+class Divided(Strategy):
     """One of three ranks, whose parameters fully_shard has divided."""
 
     def __init__(self):
@@ -39,7 +38,7 @@ def filled(create, monkeypatch, seed=0):
     module, is_on_meta = built(create, monkeypatch)
     assert is_on_meta
     meta_init.allocate(module, CPU)
-    meta_init.fill(module, Ddp(Train(), place_of(), CPU), seed)
+    meta_init.fill(module, Strategy(Train(), place_of(), CPU), seed)
     return module
 
 

@@ -7,7 +7,7 @@ import torch
 from ...contract import Train
 from ...process.context import DistributedContext
 from ...strategy.interface import Strategy
-from .in_blocks import DdpInBlocks
+from .in_blocks import InBlocks
 
 
 def parts(key: str) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def parts(key: str) -> dict[str, Any]:
         from .checkpoints import DividedCheckpoints
 
         return {"fsdp": DividedCheckpoints, "hsdp": DividedCheckpoints}
-    return {"ddp": DdpInBlocks, "fsdp": _fsdp, "hsdp": _fsdp} if key == "strategy" else {}
+    return {"ddp": InBlocks, "fsdp": _fsdp, "hsdp": _fsdp} if key == "strategy" else {}
 
 
 def _fsdp(train: Train, place: DistributedContext, device: torch.device) -> Strategy:

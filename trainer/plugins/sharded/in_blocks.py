@@ -8,7 +8,6 @@ from torch import nn
 from ...contract import Train
 from ...errors import UserError
 from ...process.context import DistributedContext
-from ...strategy.ddp import Ddp
 from ...strategy.interface import Sharding, Strategy
 from . import blocks, meta_init
 
@@ -17,7 +16,10 @@ MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SO
 
 
 class InBlocks(Strategy):
-    """Treats the blocks of a model one by one; creates a large model on the meta device."""
+    """Treats the blocks of a model one by one; creates a large model on the meta device.
+
+    This class is the plugin's "ddp".
+    """
 
     _is_on_meta = False
 
@@ -41,20 +43,16 @@ class InBlocks(Strategy):
         """Raise UserError where the spec needs blocks, and for a model that does not divide."""
         check(module, self._train, self.sharding.num_shards)
 
+    def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
+        self.allocate(module, self._device, is_overwritten)
+        return super().wrap(module, is_overwritten)
+
     def allocate(self, module: nn.Module, device: torch.device, is_overwritten: bool) -> None:
         """Give a model on the meta device this rank's part of memory and initial weights."""
         if self._is_on_meta:
             meta_init.allocate(module, device)
             if not is_overwritten:
                 meta_init.fill(module, self, self._train.seed)
-
-
-class DdpInBlocks(InBlocks, Ddp):
-    """The strategy "ddp", with what this plugin adds."""
-
-    def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
-        self.allocate(module, self._device, is_overwritten)
-        return super().wrap(module, is_overwritten)
 
 
 def num_shards(train: Train, place: DistributedContext) -> int:
