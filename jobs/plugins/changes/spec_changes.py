@@ -50,8 +50,10 @@ def change(
     }
     if any(path[0] == "setup" for path in weighty):
         new[run_dir.setup] = setup_script_of(run_dir, spec.setup)
-    # Before the spec: the trainer accepts another spec than its checkpoint's only with a record.
-    if weighty or _is_recorded(run_dir, text):
+    # Before the spec: the trainer accepts another spec than its checkpoint's only with a record. A
+    # free change must keep one that was confirmed.
+    confirmed = [each.spec_sha256 for each in records.read_lines(SpecChange, run_dir.changes)]
+    if weighty or _sha256(text) in confirmed:
         _record(run_dir, changed, spec.to_json())
     return revision.of_files(run_dir, new)
 
@@ -97,12 +99,6 @@ def format_changes(changed: Differences) -> list[str]:
         for path, pair in changed.items()
     }
     return [f"{dotted(path)}: {old} -> {new}" for path, (old, new) in texts.items()]
-
-
-def _is_recorded(run_dir: RunDir, text: str) -> bool:
-    """Return whether this spec was confirmed: a free change must keep it confirmed."""
-    changes = records.read_lines(SpecChange, run_dir.changes)
-    return any(change.spec_sha256 == _sha256(text) for change in changes)
 
 
 def _record(run_dir: RunDir, changed: Differences, text: str) -> None:

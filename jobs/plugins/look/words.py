@@ -155,8 +155,14 @@ def end_reason(record: AttemptRecord) -> str:
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
     """Return the progress as one line of text, with speed and time left only of a running run."""
-    parts = [format_position(progress), format_values(progress)]
-    return "  ".join(filter(None, [*parts, format_pace(progress) if is_running else ""]))
+    metrics = {each.name: each.value for each in progress.metrics or ()}
+    parts = [
+        format_position(progress),
+        "" if progress.loss is None else format_metric("loss", progress.loss),
+        format_metrics(metrics) if metrics else "",
+        format_pace(progress) if is_running else "",
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def format_position(progress: Progress) -> str:
@@ -166,13 +172,6 @@ def format_position(progress: Progress) -> str:
         return text
     # The present epoch, where the file counts finished ones.
     return f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}  {text}"
-
-
-def format_values(progress: Progress) -> str:
-    """Return `loss 0.0871  held-out accuracy 97.22%`: of training and any last evaluation."""
-    parts = [] if progress.loss is None else [format_metric("loss", progress.loss)]
-    metrics = {each.name: each.value for each in progress.metrics or ()}
-    return "  ".join(parts + ([format_metrics(metrics)] if metrics else []))
 
 
 def format_pace(progress: Progress) -> str:

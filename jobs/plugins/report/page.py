@@ -38,15 +38,9 @@ def page_of(times: Sequence[RunTimes], headings: Sequence[str], table: Sequence[
         charts=[svg(name, charts[name]) for name in list(charts)[:MAX_CHARTS]],
         num_hidden=max(0, len(charts) - MAX_CHARTS),
         table="\n".join(table[len(headings) :]).strip("\n"),
-        attempts=[(each.name, [attempt_row(a.as_json()) for a in each.attempts]) for each in times],
+        attempts=[(each.name, [a.as_json() for a in each.attempts]) for each in times],
     )
     return printable(page, LAYOUT)
-
-
-def attempt_row(attempt: dict[str, object]) -> list[str]:
-    names = ("attempt", "job_id", "nodes", "seconds", "first_step", "last_step")
-    cells = [attempt[name] for name in (*names, "cause", "decision")]
-    return ["-" if cell is None else str(cell) for cell in cells]
 
 
 def curves_of(times: RunTimes) -> dict[str, Curve]:

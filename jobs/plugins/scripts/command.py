@@ -34,8 +34,10 @@ def start(
     if attempt > 1:
         show_own_files(run_dir, host)
     if launch.hang_timeout_s != "auto":
-        is_first = any("is_host=true" in word for word in argv)
-        begin_watch(run_dir, attempt, host if is_first else None, launch.hang_timeout_s)
+        first = host if any("is_host=true" in word for word in argv) else None
+        arguments = (run_dir, attempt, first, launch.hang_timeout_s, os.getpid())
+        # In a thread: a disk may block it for ever, and the agent passes on the stops.
+        threading.Thread(target=watch, args=arguments, daemon=True).start()
     return words, {**environ, **variables(launch, environ, run_dir)}
 
 
@@ -89,9 +91,3 @@ def show_own_files(run_dir: RunDir, host: str) -> None:
     with BestEffort(f"agent on {host}")():
         ask_for_all(run_dir.work, run_dir.code)
         ask_for_all(run_dir.checkpoints)
-
-
-def begin_watch(run_dir: RunDir, attempt: int, host: str | None, limit_s: float) -> None:
-    """Watch in a thread: a disk may block it for ever, and the agent passes on the stops."""
-    arguments = (run_dir, attempt, host, limit_s, os.getpid())
-    threading.Thread(target=watch, args=arguments, daemon=True).start()

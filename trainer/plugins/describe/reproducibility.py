@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ...data.feed import TrainBatches
 from ...process.context import gather, of_first
 from ...process.run_handle import RankContext
 from ...training.loop import Loop
@@ -57,7 +56,8 @@ def note_attempt(loop: Loop) -> None:
     now = describe(context)
     sample_digests.try_again(loop)
     now |= _samples(loop, now)
-    if not _resume_exactly(batches, context):
+    own = torch.tensor(int(batches.resumes_exactly), device=context.device)
+    if not all(map(bool, gather(own))):  # all ranks: the samples of one may go on otherwise
         inexact = batches.inexact or sample_digests.INEXACT
         context.distributed.log(f"warning: train.dataset: {inexact}")
         if state.global_step > 0:
@@ -88,12 +88,6 @@ def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
     if (wrong := difference(last, found[DIGESTS], is_same_machine=bool(alike))) is not None:
         raise sample_digests.other_data(loop, *wrong)
     return found
-
-
-def _resume_exactly(batches: TrainBatches, context: RankContext) -> bool:
-    """Return, on every rank, whether the samples of all ranks go on as without a stop."""
-    own = torch.tensor(int(batches.resumes_exactly), device=context.device)
-    return all(bool(each) for each in gather(own))
 
 
 def describe(context: RankContext) -> dict[str, Any]:
