@@ -67,7 +67,6 @@ class CopiedState:
 
     @property
     def step(self) -> int:
-        """The optimizer step after which the state was saved."""
         return self.manifest.global_step
 
     def write_part(self, sink: HashedSink) -> None:

@@ -82,7 +82,6 @@ class PendingCheckpoint:
 
     @property
     def step(self) -> int:
-        """The optimizer step after which the state was saved."""
         return self.manifest.global_step
 
 

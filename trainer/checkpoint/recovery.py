@@ -112,7 +112,6 @@ def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
 
 
 def quarantine_and_report(directory: Path, reason: str, report: Callable[[str], None]) -> None:
-    """Quarantine a damaged checkpoint and report it."""
     aside = quarantine(directory, reason)
     report(f"checkpoint {directory} is damaged and now {aside.name}: {reason}")
 

@@ -31,7 +31,6 @@ class TrainSetup:
 
     @classmethod
     def of(cls, data: Data, train: Train) -> TrainSetup:
-        """Return the setup of this start."""
         size, samples = data.length.global_batch_size, data.train_batches.samples_per_epoch
         return cls(size, samples, data.digest, dataclasses.asdict(train))
 

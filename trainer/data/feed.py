@@ -113,7 +113,6 @@ class IndexedBatches(TrainBatches):
         return self.to_device(raw, None)
 
     def close(self) -> None:
-        """End the worker processes."""
         self._read = None
         self.reader.close()
 
@@ -153,7 +152,6 @@ class HeldOut:
         return self.to_device(raw, None)
 
     def close(self) -> None:
-        """End the worker processes."""
         self.reader.close()
 
 
@@ -216,11 +214,9 @@ class InMemory:
             yield RawBatch(content, indices)
 
     def first(self, n: int) -> RawBatch:
-        """Return a batch of `n` copies of the first sample."""
         return self.at([0] * n)
 
     def at(self, indices: Sequence[int]) -> RawBatch:
-        """Return a batch of these samples."""
         wanted = torch.tensor(indices, dtype=torch.int64, device=self.index_device)
         return next(self.read([BatchIndices(0, wanted)]))
 

@@ -113,7 +113,6 @@ class Samples:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Samples:
-        """Return the same samples on a device."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
     def batch(self, indices: torch.Tensor) -> Batch:

@@ -59,7 +59,6 @@ def create(module: nn.Module, train: Train, trained: Named | None = None) -> tor
 
 
 def _groups(parameters: list[nn.Parameter], train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups, with weight decay and without."""
     if train.weight_decay_on == "all":
         return [{"params": parameters, "weight_decay": train.weight_decay}]
     return [

@@ -21,7 +21,6 @@ class BestMetric:
     mode: str  # "min" or "max"
 
     def is_better(self, value: float, other: float) -> bool:
-        """Return whether `value` is better than `other`."""
         return value > other if self.mode == "max" else value < other
 
 
@@ -75,7 +74,6 @@ class Replica:
 
     @functools.cached_property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """The parameters of the model."""
         return tuple(self.module.parameters())
 
     def means(self, row: list[float]) -> dict[str, float]:

@@ -39,7 +39,6 @@ class Data:
 
     @property
     def length(self) -> TrainingLength:
-        """The length of the training."""
         return self.train_batches.length
 
 

@@ -69,7 +69,6 @@ class RankContext:
 
     @property
     def train(self) -> Train:
-        """The hyperparameters."""
         return self.run.spec.train
 
     @property

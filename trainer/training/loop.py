@@ -207,7 +207,6 @@ class Loop:
         self._data_wait_s = 0.0
 
     def _log_epoch(self, lr: float) -> None:
-        """Log the means over the epoch that ends with this step."""
         means = training_means.of_epoch(self.replica, self.state)
         if self.reporter is not None:
             self.reporter.epoch_done(self.state.global_step, means, lr)

@@ -111,7 +111,6 @@ class Reporter:
             return self._metrics.tell()
 
     def close(self) -> None:
-        """Close the files."""
         self.progress.flush()
         with self._storage("closing"):
             self._metrics.close()
@@ -181,7 +180,6 @@ class Progress:
             self.flush()
 
     def flush(self) -> None:
-        """Write the file now."""
         self._next_write = time.monotonic() + WRITE_S
         with contextlib.suppress(OSError), files.replacing(self._path) as temporary:
             temporary.write_text(records.text(self._shown))

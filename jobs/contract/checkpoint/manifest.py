@@ -69,7 +69,6 @@ class Manifest:
     files: tuple[NamedFile, ...] = field(kw_only=True, metadata=AS_OBJECT)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
         return manifest_text(cast(dict[str, Any], records.encode(self)))
 
 

@@ -21,7 +21,6 @@ READ_BYTES = 2**20  # at once; they are hashed while the processor's cache has t
 
 
 def part_name(rank: int) -> str:
-    """Return the name of the file that a rank writes."""
     return f"rank-{rank:05d}{SUFFIX}"
 
 
