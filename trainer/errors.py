@@ -104,12 +104,6 @@ class TransientStorageError(RankFailure):
     kind = Kind.DISK_ERROR
 
 
-class StoppedInStartup(RankFailure):
-    """This rank was asked to stop and did not reach the training loop in time."""
-
-    kind = Kind.STOPPED_IN_START_UP
-
-
 class Superseded(RankFailure):
     """A newer attempt owns the run: this one may not commit a checkpoint any more."""
 

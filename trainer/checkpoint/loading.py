@@ -3,7 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from ..contract import Contents, ProvenanceOrigin, RunDir, block_stop_signals, records
+from ..contract import Contents, ProvenanceOrigin, block_stop_signals, records
 from ..errors import storage_error
 from ..process.context import broadcast_bytes
 from ..process.run_handle import RankContext
@@ -73,12 +73,8 @@ def _read_newest(context: RankContext, known: recovery.KnownCheckpoints) -> Foun
         newest = recovery.read_newest_of_run(run_dir, known, found, log)
     except OSError as error:
         raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
-    if newest.values.get("global_step") == _origin_step(run_dir):
+    provenance = records.read_leniently(ProvenanceOrigin, run_dir.provenance)
+    origin = provenance and provenance.origin  # the checkpoint of another run, to begin with
+    if origin and newest.values.get("global_step") == origin.step:
         newest.values["metrics_bytes"] = 0  # they are in the other run's metrics.jsonl
     return newest
-
-
-def _origin_step(run_dir: RunDir) -> int | None:
-    """Return the step of the checkpoint of another run with which this run began."""
-    known = records.read_leniently(ProvenanceOrigin, run_dir.provenance)
-    return None if known is None or known.origin is None else known.origin.step

@@ -46,7 +46,11 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
     All ranks call it. Raises: UserError.
     """
     # Rank 0 alone reads the file: on another node it may be old, and all must decide alike.
-    is_accepted = context.distributed.is_first and _accepts_changes(context.run)
+    # A user confirmed the changes of exactly this spec at a resume.
+    is_accepted = context.distributed.is_first and any(
+        change.spec_sha256 == spec_sha256(context.run)
+        for change in records.read_lines(SpecChange, context.run.dir.changes)
+    )
     is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
     if saved.global_batch_size != now.global_batch_size:
         micro, rest = divmod(
@@ -78,12 +82,6 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
         )
     for change in changes:
         context.distributed.log(f"changed on request: {change}")
-
-
-def _accepts_changes(run: RunHandle) -> bool:
-    """Return whether a user confirmed the changes of exactly this spec at a resume."""
-    changes = records.read_lines(SpecChange, run.dir.changes)
-    return any(change.spec_sha256 == spec_sha256(run) for change in changes)
 
 
 def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -31,14 +31,19 @@ class MeanGradient:
         """Return the gradient [] of the step's mean loss with respect to the loss of this batch.
 
         The backward pass begins with it. is_last: whether it is the last batch of the step.
+        Raises: UserError where this batch has another number of items than `fixed_items`.
         """
-        divisor = self._batch_size
-        if self._fixed_items is not None:
-            divisor = _same(sums.num_items, self._fixed_items)
+        count, fixed, divisor = sums.num_items, self._fixed_items, self._batch_size
+        if fixed is not None:
+            if not isinstance(count, int) or count != fixed:
+                raise UserError(
+                    f"train.objective returned num_items {fixed} for one batch and {count} for "
+                    "another: return it as a tensor, which is added up over the batches and ranks"
+                )
+            divisor = fixed
         else:
             if self._num_items is None:
                 self._num_items = torch.zeros((), dtype=torch.float64, device=sums.loss.device)
-            count = sums.num_items
             self._num_items += count if isinstance(count, int) else count.detach()
             if is_last:  # all ranks exchange the number during the backward pass
                 self._reduction = dist.all_reduce(self._num_items, async_op=True)
@@ -68,13 +73,3 @@ def _share(
         dtype = torch.float32
     one = torch.ones((), dtype=dtype, device=device)
     return one / num_batches / divisor
-
-
-def _same(num_items: int | torch.Tensor, fixed: int) -> int:
-    """Return `fixed`; raises UserError where this batch has another number of items."""
-    if num_items is not fixed and not (isinstance(num_items, int) and num_items == fixed):
-        raise UserError(
-            f"train.objective returned num_items {fixed} for one batch and {num_items} for "
-            "another: return it as a tensor, which is added up over the batches and ranks"
-        )
-    return fixed

@@ -71,18 +71,14 @@ def check_device(num_gpus: int, asked: str, device: torch.device, reason: str) -
     num_gpus: of each node. asked: says so in the error. reason: that of `choose_device`.
     """
     if num_gpus > 0 and device.type != "cuda":
+        cause = gpus.limiting_variable(os.environ, num_gpus)
+        if torch.version.cuda is None and torch.version.hip is None:
+            cause = "it is a CPU build"
         raise UserError(
             f"{asked}, but torch {torch.__version__} sees {reason}: "
-            f"{_cause(num_gpus)}{HINT}slurm.gpus_per_node: 0 trains on the CPU"
+            f"{cause or 'look at nvidia-smi on the node, and at launch.nproc_per_node'}"
+            f"{HINT}slurm.gpus_per_node: 0 trains on the CPU"
         )
-
-
-def _cause(wanted: int) -> str:
-    """Return why torch sees fewer GPUs than wanted."""
-    if torch.version.cuda is None and torch.version.hip is None:
-        return "it is a CPU build"
-    limit = gpus.limiting_variable(os.environ, wanted)
-    return limit or "look at nvidia-smi on the node, and at launch.nproc_per_node"
 
 
 def init_process_group(device: torch.device) -> None:

@@ -94,20 +94,16 @@ def find_run(arguments: list[str], attempt: int | None) -> RunHandle:
         raise UserError(f"usage: torchrun ... -m slurm_job_kit.trainer RUN_DIR{HINT}{freeze}")
     run_dir = RunDir(Path(arguments[0]).resolve())
     spec = Spec.read(run_dir.spec)
-    attempt = _open_by_hand(run_dir) if attempt is None else attempt
+    if attempt is None:  # this process owns it, as the batch script does for a Slurm job
+        opened = by_hand("open", run_dir)
+        if opened.returncode != 0:
+            raise UserError("cannot start; see the error above")
+        if not opened.stdout:
+            raise UserError(f"{run_dir.path} is complete: nothing to do")
+        attempt = int(opened.stdout)
     plan = records.read(AttemptPlan, run_dir.attempt(attempt).plan)
     known = () if plan is None else (plan.job_id, plan.code_digest)
     return RunHandle(run_dir, spec, attempt, *known)
-
-
-def _open_by_hand(run_dir: RunDir) -> int:
-    """Open an attempt that this process owns, as the batch script does for a Slurm job."""
-    opened = by_hand("open", run_dir)
-    if opened.returncode != 0:
-        raise UserError("cannot start; see the error above")
-    if not opened.stdout:
-        raise UserError(f"{run_dir.path} is complete: nothing to do")
-    return int(opened.stdout)
 
 
 def by_hand(command: str, run_dir: RunDir, *more: str) -> subprocess.CompletedProcess[str]:

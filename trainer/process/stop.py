@@ -68,14 +68,15 @@ def _report() -> None:
     import contextlib
     import faulthandler
 
-    from ..contract import RunDir
-    from ..errors import StoppedInStartup, report
+    from ..contract import Kind, RunDir
+    from ..errors import RankFailure, report
 
     with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed
         faulthandler.dump_traceback()
     rank, folder = os.environ.get("RANK"), os.environ.get("KIT_RUN_DIR")
     attempt = os.environ.get("KIT_ATTEMPT")
     grace = f"{STARTUP_GRACE_S:.0f} s"
-    error = StoppedInStartup(f"asked to stop during start-up; not ready after {grace}, exiting")
+    error = RankFailure(f"asked to stop during start-up; not ready after {grace}, exiting")
+    error.kind = Kind.STOPPED_IN_START_UP
     attempt_dir = RunDir(Path(folder)).attempt(int(attempt)) if folder and attempt else None
     report(error, None if rank is None else int(rank), attempt_dir)
