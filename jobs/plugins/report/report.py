@@ -31,10 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
-    words = args.run or [None]
-    found = (hooks.group(word) for word in words if word is not None)
-    groups = [group for group in found if group is not None]
-    run_dirs = list(dict.fromkeys(each for word in words for each in runs_of(word)))
+    groups = [group for word in args.run if (group := hooks.group(word)) is not None]
+    run_dirs = list(dict.fromkeys(each for word in args.run or [None] for each in runs_of(word)))
     of_groups = [of_group(group) for group in groups]
     metric = args.metric or next((metric for metric, _ in of_groups), None)
     ranked = ranking.rank(run_dirs, metric) if metric else []

@@ -43,7 +43,7 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
         path = ("launch", "inputs", index)
         if launch.is_trainer:
             yield Problem(path, is_of_trainer, "leave it out")
-        elif not is_inside(name):
+        elif os.path.isabs(name) or os.path.normpath(name).split("/")[0] in (".", ".."):
             what = f"{format_value(name)} is no path inside of the repository"
             hint = "your script opens an absolute path as it is; leave it out here"
             yield Problem(path, what, hint)
@@ -77,8 +77,3 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
 
 def _is_launcher(module: str | None) -> bool:
     return any(f"{module}.".startswith(f"{each}.") for each in _MODULES)
-
-
-def is_inside(path: str) -> bool:
-    """Return whether a relative path leads to something below the folder in which it begins."""
-    return not os.path.isabs(path) and os.path.normpath(path).split("/")[0] not in (".", "..")

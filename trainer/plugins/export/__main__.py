@@ -21,7 +21,6 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
-import torch
 
 from ....jobs.base.console import escape_output
 from ....jobs.contract.checkpoint.part_file import SUFFIX
@@ -102,7 +101,9 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
         if len(parts) > 1:
             path, more = out.with_name(f"{stem}-{number:05d}-of-{len(parts):05d}{SUFFIX}"), {}
         with files.replacing(path) as temporary:
-            _save(tensors, temporary, metadata | more)
+            safetensors.torch.save_file(tensors, temporary, metadata | more)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
         places |= dict.fromkeys(names, path.name)
         tensors.clear()  # before those of the next file are read
     if len(parts) > 1:
@@ -121,12 +122,6 @@ def split(model: Mapping[str, StoredTensor]) -> list[list[str]]:
         return math.prod(model[name].shape) * model[name].dtype.itemsize
 
     return [*in_buckets(sorted(model), size_of, MAX_FILE_BYTES)] or [[]]
-
-
-def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
-    safetensors.torch.save_file(tensors, path, metadata)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def describe(manifest: Manifest, is_run_finished: bool) -> str:

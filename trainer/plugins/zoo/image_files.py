@@ -96,7 +96,10 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
             f"train.dataset_args.path: there is no folder {missing}: images belong in "
             f"{folder}/train/CLASS/ and {folder}/val/CLASS/ (or test)"
         )
-    classes = [_classes(part) for part in (train, held_out)]
+    classes = [  # the position of a class is its label
+        sorted(each.name for each in part.iterdir() if each.is_dir() and each.name[0] != ".")
+        for part in (train, held_out)
+    ]
     if classes[0] != classes[1]:
         differ = sorted({*classes[0]} ^ {*classes[1]})
         raise UserError(
@@ -104,11 +107,6 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
             f"{differ[0]}: both need a folder for each class"
         )
     return ImageFolder(train, classes[0], size), ImageFolder(held_out, classes[0], size)
-
-
-def _classes(part: Path) -> list[str]:
-    """Return the names of the class folders, sorted; the position is the label."""
-    return sorted(each.name for each in part.iterdir() if each.is_dir() and each.name[0] != ".")
 
 
 class ImageFolder:
