@@ -135,7 +135,7 @@ def write_part(tree: Any, sharding: Sharding, sink: HashedSink) -> None:
     own.sort(key=lambda each: each[1].itemsize, reverse=True)
     sink.write(header(_entry(*each) for each in own))
     for _, tensor in own:
-        sink.write(memory_of(tensor.contiguous()))  # type: ignore[arg-type]
+        sink.write(memory_of(tensor.contiguous()))
 
 
 def _entry(name: str, tensor: torch.Tensor) -> Entry:

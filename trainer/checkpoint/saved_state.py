@@ -160,14 +160,14 @@ def restored_state(saved: SavedState, replica: Replica, context: DistributedCont
 
 def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: str) -> None:
     """Raise a UserError with the differences between saved tensors and those of a model."""
-    shapes = [
+    there, here = (
         {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
         for state in (saved, own)
-    ]
+    )
     differences = [
-        f"{name}: {_shape(shapes[0], name)} there, {_shape(shapes[1], name)} in train.model"
+        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} in train.model"
         for name in dict.fromkeys([*own, *saved])
-        if shapes[0].get(name) != shapes[1].get(name)
+        if there.get(name) != here.get(name)
     ]
     if differences:
         more = len(differences) - MAX_DIFFERENCES
@@ -175,7 +175,3 @@ def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: 
         # The record of the attempt has the first line only.
         hint = "hint: set train.model and train.model_args as they were at the save"
         raise UserError("\n  ".join([f"{whose} of another model: {lines[0]}", *lines[1:], hint]))
-
-
-def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
-    return str(shapes[name]) if name in shapes else "none"

@@ -53,12 +53,11 @@ class HashedSink:
         self._sha256 = hashlib.sha256()
         self._size = 0
 
-    def write(self, data: bytes) -> int:
-        """Write bytes (or a memoryview of bytes) after those before."""
+    def write(self, data: bytes | memoryview) -> None:
+        """Write bytes after those before."""
         self._file.write(data)
         self._sha256.update(data)
         self._size += len(data)
-        return len(data)
 
     def digest(self) -> FileDigest:
         """Return the size and the SHA-256 of what was written."""
