@@ -15,7 +15,7 @@ _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks 
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
 _EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
-_NO_JOB = "sbatch would not submit the job"
+_NO_JOB = "no job would begin; make dry-run or kit submit --dry-run shows the submission"
 _GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
 _ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
 # Options that the kit sets for sbatch and srun, each with what to write instead.
@@ -25,7 +25,7 @@ _BOTH: Mapping[str, str] = {
     **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), _PER_NODE),
     **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), _PER_NODE),
     **dict.fromkeys(("output", "error", "open-mode"), _STATE),
-    **dict.fromkeys(("help", "usage", "version"), _NO_JOB),
+    **dict.fromkeys(("help", "usage", "version", "test-only"), _NO_JOB),
     **dict.fromkeys(("chdir", "workdir"), "ranks run in the frozen copy of your code"),
     **{key: f"write slurm.{key}" for key in ("nodes", "exclude", "time")},
     **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "write slurm.cpus_per_task, of each node"),
@@ -42,8 +42,8 @@ SBATCH: Mapping[str, str] = {
     "requeue": f"{_REQUEUE}; the value {_EXPEDITE} alone may be given (Slurm 25.11)",
     "no-requeue": _REQUEUE,
     "array": "give slurm/ddp.sbatch a sweep directory: sbatch --array",
+    "wrap": "write launch.module or launch.script",
     "quiet": "the kit reads the job id that sbatch prints",
-    "test-only": "make dry-run or kit submit --dry-run shows the submission",
     "wait": "the option -f of logs follows a job",
 }
 _SRUN: Mapping[str, str] = {

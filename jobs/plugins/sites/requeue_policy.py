@@ -2,10 +2,9 @@
 
 From 24.05 to 25.11 Slurm itself requeues a job that ends in its grace, whatever the exit code, if
 the site requeues preempted jobs. If the kit does it instead, the job has one empty start when the
-run is complete. But Slurm counts each requeue of its own as a failed launch and holds the job at
-MaxBatchRequeue (5 by default). So the kit leaves the first few requeues to Slurm and does the
-others. It requeues an expedited job (25.11) always, because Slurm would hold it. Measured on
-24.11.5 and 26.05.5.
+run is complete. But Slurm counts its own requeues as failed launches, and holds the job at
+MaxBatchRequeue (5 by default); an expedited job (25.11) it holds at once. So it does the first few
+requeues, and the kit all others. Measured on 24.11.5 and 26.05.5.
 
 Source: commit a689104d15 of Slurm; slurmctld/job_mgr.c, _job_complete, _handle_requeue_limit,
 batch_requeue_fini.
