@@ -76,7 +76,7 @@ def watch(
     while srun.poll() is None:
         has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
         now = time.monotonic()
-        with contextlib.suppress(OSError):  # a disk error: try again in the next turn
+        with contextlib.suppress(OSError, records.RecordError):  # the next turn tries again
             to_agents.pass_on(stops.first)
             if has_sigterm and now > next_ask:
                 # Many signals at once cause one call of Slurm.
@@ -105,7 +105,7 @@ def _end(run_dir: RunDir, plan: AttemptPlan, srun_pid: int, why: str) -> None:
     request would end the srun step of the new start, which has the same id.
     """
     print_line(f"attempt {plan.attempt}: srun is ended {why}")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, records.RecordError):
         has_failed = any(agent.has_failed for agent in read_agents(run_dir, plan.attempt))
         if has_failed and not run_lock.is_superseded(run_dir, plan.job_id, plan.attempt):
             # srun then kills its step and ends, unless it waits for a lost node.

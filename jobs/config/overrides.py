@@ -83,7 +83,7 @@ def merge(document: Document, path: KeyPath, value: Document) -> Problem | None:
     for depth, name in enumerate(path[:-1], 1):
         if parent.get(name) is None:
             parent[name] = {}
-            document.nodes[path[:depth]] = own
+            document.nodes[path[:depth]] = YamlNode(own.place)
         parent = parent[name]
         if not isinstance(parent, dict):
             hint = "override the key itself, such as launch.args=[a, b]"

@@ -1,9 +1,11 @@
 """The training loop with own objectives, any metrics, early stops, no held-out part."""
 
 import dataclasses
+import errno
 import hashlib
 import random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from torch.nn import functional
 from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
-from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.errors import TransientStorageError, UserError
+from slurm_job_kit.trainer.training import run as module
 from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
 
@@ -199,11 +202,13 @@ def test_max_steps_end_a_training_within_an_epoch_with_an_evaluation(tmp_path):
     assert [line["step"] for line in evaluations(run)] == [5, 7]
 
 
-def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(tmp_path):
+def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(
+    tmp_path, monkeypatch
+):
     spec = spec_of(max_steps=7, epochs=1)
     run, _ = train(tmp_path, spec)
     run.attempt(1).outcome.unlink()  # killed before it wrote the marker
-    train(tmp_path, spec, attempt=2)
+    _, loop = train(tmp_path, spec, attempt=2)
     outcome = read_json(run.attempt(2).outcome)
     assert (outcome["status"], outcome["global_step"]) == ("completed", 7)
     shorter = spec_of(max_steps=5, epochs=1)
@@ -213,6 +218,10 @@ def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(
     with pytest.raises(UserError, match=words):
         train(tmp_path, shorter, attempt=3)
     assert not run.attempt(3).outcome.exists()
+    stale = mock.Mock(side_effect=OSError(errno.ESTALE, "stale"))
+    monkeypatch.setattr(module, "check_owner", stale)
+    with pytest.raises(TransientStorageError, match="writing the outcome to .*: stale"):
+        module.conclude(loop.context, loop, "completed")
 
 
 def fitted(model, batch):

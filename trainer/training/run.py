@@ -144,7 +144,6 @@ def conclude(context: RankContext, loop: Loop, status: Status) -> None:
     if status == "completed" and (is_divided(context) or context.distributed.is_first):
         digests = weights_sha256(loop.replica), optimizer_sha256(loop.replica)
     if context.distributed.is_first:
-        check_owner(run)
         outcome = Outcome(
             status=status,
             global_step=step,
@@ -162,6 +161,7 @@ def conclude(context: RankContext, loop: Loop, status: Status) -> None:
                 exactness_reason=loop.exactness[1],
             )
         try:
+            check_owner(run)
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
         except OSError as error:
             raise storage_error(error, f"writing the outcome to {run.dir.path}") from error

@@ -201,7 +201,8 @@ def test_srun_is_waited_for_as_long_as_no_agent_failed(run, waiter, watch, code)
 def test_a_disk_that_does_not_answer_is_looked_at_again(run, waiter, shell, monkeypatch):
     stale = OSError(errno.ESTALE, "stale")
     failed = [AgentRecord("a", torchrun_exit=1, end=9.0)]
-    looks = mock.Mock(side_effect=[stale, stale, failed, stale])  # the last one is after the loop
+    bad = records.RecordError("no record")
+    looks = mock.Mock(side_effect=[stale, bad, failed, bad])  # the last one is after the loop
     monkeypatch.setattr(srun_step, "read_agents", looks)
     srun_step.watch(run, PLAN, waiter, shell.stops, tuple)
     assert waiter.wait(LIMIT_S) == -signal.SIGKILL
