@@ -33,7 +33,9 @@ def start_of(pid: int) -> str:
     Source: random(4), /proc/sys/kernel/random/boot_id.
     """
     fields = _stat(pid)
-    return f"{_read(_BOOT_ID).decode().strip()} {fields[19]}" if fields else ""
+    # A zombie does nothing any more, unless it has threads left that have not ended yet.
+    is_gone = not fields or (fields[0], fields[17]) == ("Z", "1")
+    return "" if is_gone else f"{_read(_BOOT_ID).decode().strip()} {fields[19]}"
 
 
 def may_be_same(start: str, other: str) -> bool:

@@ -95,12 +95,6 @@ def claim(run_dir: RunDir, me: Owner, attempt: int) -> None:
         files.fsync_directory(run_dir.path)
 
 
-def is_owned_by_attempt(run_dir: RunDir, me: Owner, attempt: int) -> bool:
-    """Return whether this attempt of this job still owns the run: no newer one has claimed it."""
-    current = read(run_dir)
-    return current is not None and (current.job_id, current.attempt) == (me.job_id, attempt)
-
-
 def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
     """Return whether another attempt has claimed the run; False if there is no claim at all."""
     current = read(run_dir)
@@ -109,7 +103,8 @@ def is_superseded(run_dir: RunDir, job_id: str, attempt: int) -> bool:
 
 def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
     """Raises OwnedError for an attempt that no longer owns the run."""
-    if not is_owned_by_attempt(run_dir, me, attempt):
+    current = read(run_dir)
+    if current is None or (current.job_id, current.attempt) != (me.job_id, attempt):
         raise OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
 
 

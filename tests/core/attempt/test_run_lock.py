@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 from dataclasses import asdict, replace
 
 import pytest
@@ -66,6 +67,13 @@ def test_a_pid_that_was_given_out_again_is_no_living_owner():
         assert run_lock.life_of(replace(me, pid_start=start)).is_alive is is_alive
 
 
+def test_a_process_that_has_ended_and_is_not_waited_for_is_no_living_owner():
+    with subprocess.Popen(["true"]) as process:
+        owner = run_lock.process(process.pid)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert run_lock.life_of(owner).is_alive is False
+
+
 def test_a_process_of_another_user_that_proc_does_not_show_may_live():
     """The site may hide it (hidepid)."""
     other = replace(run_lock.this_process(None), uid=os.getuid() + 1)
@@ -117,7 +125,9 @@ def test_the_start_before_a_requeue_can_neither_claim_nor_release(run):
         run_lock.claim(run, before, 3)
     run_lock.release(run, before)
     assert run_lock.is_owned_by_start(run, now)
-    assert not run_lock.is_owned_by_attempt(run, before, 1)
+    for me, attempt in ((before, 1), (now, 1)):
+        with pytest.raises(OwnedError, match="superseded"):
+            run_lock.check_owned(run, me, attempt)
 
 
 def test_an_earlier_start_cannot_take_the_lock_of_a_later_one(run):
@@ -177,16 +187,6 @@ def test_release_gives_up_what_is_ours_only(run):
     run_lock.release(run, me)
     assert run_lock.read(run) is None
     run_lock.release(run, me)
-
-
-def test_a_superseded_attempt_does_not_own_the_run_any_more(run):
-    me = run_lock.this_process("7")
-    run_lock.claim(run, me, 1)
-    assert run_lock.is_owned_by_attempt(run, me, 1)
-    run_lock.claim(run, me, 2)
-    assert not run_lock.is_owned_by_attempt(run, me, 1)
-    run_lock.release(run, me)
-    assert not run_lock.is_owned_by_attempt(run, me, 2)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def claim_and_release():
     mark.touch()
     seen = others()
     time.sleep(random.uniform(0, 0.003))
-    is_alone = seen == [str(me.pid)] and run_lock.is_owned_by_attempt(RunDir(run), me, 1)
+    is_alone = seen == [str(me.pid)] and run_lock.is_owned_by_start(RunDir(run), me)
     with log.open("a") as file:
         file.write("alone\\n" if is_alone else f"owners: {seen}\\n")
     if random.random() < 0.4:
