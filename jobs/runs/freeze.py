@@ -30,7 +30,7 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from . import code_snapshot, ownership
 from .git import ask_git
-from .lookup import runs_root
+from .lookup import job_id_of, runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
 MIN_FREE_MIB = 64
@@ -106,7 +106,7 @@ def freeze_all(
                 # Outside of the clean-up: a directory that exists already is another run.
                 ownership.make_shared(run_dir.path.parent, mode)
                 run_dir.path.mkdir()
-                made.enter_context(_deleted_by_failure(run_dir))
+                made.enter_context(deleted_by_failure(run_dir.path, run_dir))
                 _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
                 records.write(run_dir.provenance, known)
         yield list(runs)
@@ -128,16 +128,17 @@ def link_in_default_root(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _deleted_by_failure(run_dir: RunDir) -> Iterator[None]:
-    """Run a block whose failure deletes the new run directory, unless a job may need it."""
+def deleted_by_failure(folder: Path, run_dir: RunDir) -> Iterator[None]:
+    """Run a block whose failure deletes a new folder, unless a job of the run may need it."""
     try:
         yield
     except BaseException as error:
-        if getattr(error, "may_be_queued", False):
+        # Also what has nothing to do with the job may come after it: a Ctrl-C.
+        if getattr(error, "may_be_queued", job_id_of(run_dir) is not None):
             raise
-        shutil.rmtree(run_dir.path, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # it holds other runs of this name
-            run_dir.path.parent.rmdir()
+            folder.parent.rmdir()
         raise
 
 

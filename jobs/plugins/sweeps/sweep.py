@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from ...contract import records
 from ...contract.records.queued import Submission
 from ...contract.rundir import JOB_LOG, RunDir
 from ...runs import lookup, ownership, state
-from ...runs.freeze import link_in_default_root, new_run_id
+from ...runs.freeze import deleted_by_failure, link_in_default_root, new_run_id
 from ...runs.state import RunPhase
 from ...slurm import sbatch
 from ...slurm.cluster import record_settings
@@ -95,7 +94,7 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
 def new_sweep_dir(sweep: Path, loaded: LoadedSweep, run_dirs: Sequence[RunDir]) -> Iterator[None]:
     """Run a block with a new, claimed sweep directory; delete it again if the block fails."""
     sweep.mkdir()
-    try:
+    with deleted_by_failure(sweep, run_dirs[0]):
         ownership.set_mode(sweep, int(loaded.points[0].loaded.spec.dir_mode, 8))
         (sweep / POINTS).mkdir()
         (sweep / SUBMITIT).mkdir()
@@ -108,10 +107,6 @@ def new_sweep_dir(sweep: Path, loaded: LoadedSweep, run_dirs: Sequence[RunDir]) 
         records.write(sweep / sweep_record.NAME, record)
         with hold_claim(RunDir(sweep)):
             yield
-    except BaseException as error:
-        if not getattr(error, "may_be_queued", False):
-            shutil.rmtree(sweep, ignore_errors=True)
-        raise
     link_in_default_root(sweep)
 
 

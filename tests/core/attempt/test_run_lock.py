@@ -179,16 +179,6 @@ def test_a_call_whose_answer_was_lost_is_a_claim(run, request, monkeypatch, name
     assert run_lock.is_owned_by_start(run, run_lock.this_process(None))
 
 
-def test_release_gives_up_what_is_ours_only(run):
-    me = run_lock.this_process(None)
-    run_lock.claim(run, me, 1)
-    run_lock.release(run, replace(me, job_id="local-other"))
-    assert run_lock.is_owned_by_start(run, me)
-    run_lock.release(run, me)
-    assert run_lock.read(run) is None
-    run_lock.release(run, me)
-
-
 @pytest.mark.parametrize(
     ("number", "way"),
     [

@@ -70,10 +70,3 @@ def test_the_run_of_a_queued_job_stays_if_its_last_event_fails(queued, monkeypat
     monkeypatch.setattr(Timeline, "event", disturbed)
     _, job_id, run_dir = queued()
     assert read_json(run_dir.submission)["job_id"] == job_id
-
-
-def test_ctrl_c_after_sbatch_still_records_the_job(queued, monkeypatch):
-    remember = lookup.remember
-    monkeypatch.setattr(lookup, "remember", lambda *args: ctrl_c() or remember(*args))
-    _, job_id, run_dir = queued()
-    assert lookup.find(job_id) == run_dir

@@ -4,16 +4,17 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.decision import Cause
-from slurm_job_kit.jobs.base.errors import UserError
+from slurm_job_kit.jobs.base.errors import RecordError, UserError
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract.spec import Spec
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import lookup, run_lock
 from slurm_job_kit.jobs.slurm import ask
 from tests.core import run_files
 from tests.core.run_files import REPOSITORY, make_run
@@ -125,6 +126,13 @@ def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
     assert main(argv) == 2
     assert "too many" in capsys.readouterr().err
     assert lookup.all_runs() == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RecordError])
+def test_nothing_that_happens_after_sbatch_deletes_the_run(slurm, monkeypatch, error):
+    monkeypatch.setattr(run_lock, "release", mock.Mock(side_effect=error))
+    assert main(["submit", "tiny.yaml"]) in (2, 130)
+    assert [run.spec.exists() for run in lookup.all_runs()] == [True]
 
 
 def test_a_run_directory_stays_where_its_job_may_be_queued(slurm, capfd):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.plugins.sweeps.record import points_of
-from slurm_job_kit.jobs.runs import lookup
+from slurm_job_kit.jobs.runs import lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
 from tests.core.run_files import write_json
 
@@ -138,6 +139,12 @@ def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
     assert not slurm.calls
     assert main([*GRID, "--dry-run", "--cluster", "local"]) == 0
     assert "--array" not in capsys.readouterr().out
+
+
+def test_a_queued_array_stays_whatever_happens_then(slurm, monkeypatch):
+    monkeypatch.setattr(run_lock, "release", mock.Mock(side_effect=KeyboardInterrupt))
+    assert main(GRID) == 130
+    assert len(lookup.find_all("4711")) == len(lookup.all_runs()) == 3
 
 
 def test_a_refused_array_leaves_nothing(slurm, here):
