@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks
-from ..base.console import print_line
+from ..base.console import BestEffort, print_line
 from ..base.errors import UserError
 from ..base.files import relink, write_durable
 from ..config.loaded import LoadedSpec
@@ -110,10 +110,12 @@ def freeze_all(
                 _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
                 records.write(run_dir.provenance, known)
         yield list(runs)
+    best_effort = BestEffort("submit")  # a folder may have the name, and the job is queued
     for run_dir in runs:
         latest = run_dir.path.with_name("latest")
-        if not latest.exists() or os.readlink(latest) < run_dir.run_id:  # a submit may be slow
-            relink(latest, run_dir.run_id)
+        with best_effort():
+            if not latest.exists() or os.readlink(latest) < run_dir.run_id:  # a submit may be slow
+                relink(latest, run_dir.run_id)
         link_in_default_root(run_dir.path)
 
 
