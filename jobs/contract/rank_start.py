@@ -46,9 +46,12 @@ def begin() -> None:
 def _die_with_torchrun() -> None:
     """Have the kernel kill this process when its torchrun dies; ends it if that has just died.
 
-    The kernel sends no signal for a torchrun that died before prctl(). Then the agent is not the
-    grandparent of this process, which would run for ever.
+    The kernel sends no signal for a torchrun that died before prctl(). Then the agent is none of
+    the ancestors of this process, which would run for ever.
     """
     die_with_parent()
-    if parent_of(os.getppid()) != int(os.environ["KIT_AGENT_PID"]):
+    agent, ancestor = int(os.environ["KIT_AGENT_PID"]), os.getppid()
+    while ancestor not in (agent, 1):
+        ancestor = parent_of(ancestor) or 1
+    if ancestor != agent:
         sys.exit(with_time("torchrun ended before the rank started"))

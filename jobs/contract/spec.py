@@ -210,7 +210,7 @@ class Launch:
     )
     fork: bool | Literal["auto"] = key(
         "auto",
-        "Fork the trainer's ranks out of torchrun, which imports torch once for all of a node; "
+        "Fork the trainer's ranks out of one process, which imports torch for all of a node; "
         "auto: on nodes without GPUs.",
         plugin={"True": "fast_start"},
     )

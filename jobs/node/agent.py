@@ -32,7 +32,7 @@ from ..contract.rundir import AttemptDir, RunDir
 from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
-from .torchrun import TRAINER, Node, stop_signal, torchrun_command
+from .torchrun import FORKED, TRAINER, Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
@@ -88,6 +88,8 @@ class Agent:
             began = time.monotonic()
             new = self.wait_for_signal()
             ranks = children(torchrun.pid)
+            if FORKED in command:
+                ranks = children(*ranks)
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)

@@ -125,9 +125,8 @@ def expand_hostlist(listed: str) -> list[str]:
 
     Source: scontrol(1), show hostnames, which asks no daemon.
     """
-    if "[" in listed:
-        return ask.output(["scontrol", "show", "hostnames", listed]).split()
-    return listed.split(",") if listed else []
+    names = ask.output(["scontrol", "show", "hostnames", listed]).split() if "[" in listed else []
+    return names or (listed.split(",") if listed else [])
 
 
 def is_answering(node: str, port: int, is_refusal_enough: bool = False) -> bool:

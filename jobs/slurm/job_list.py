@@ -53,11 +53,6 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Liveness:
     return queue.lives_of([recorded], is_end_wanted=False)[recorded.job_id]
 
 
-def _is_of_another_user(recorded: RecordedJob, job: Job) -> bool:
-    """Return whether Slurm gave the id to somebody else since, after a loss of its state."""
-    return None not in (recorded.uid, job.uid) and job.uid != recorded.uid
-
-
 def _lives_of_ended(
     over: Sequence[RecordedJob], shown: Mapping[str, Job], is_end_wanted: bool
 ) -> dict[str, Liveness]:
@@ -109,7 +104,8 @@ class Queue:
         shown = {
             each.job_id: job
             for each in wanted
-            if (job := self.jobs.get(each.job_id)) and not _is_of_another_user(each, job)
+            # Slurm may have given the id to another user since, after a loss of its state.
+            if (job := self.jobs.get(each.job_id)) and len({each.uid, job.uid} - {None}) < 2
         }
         alive = {job_id: Liveness(True, job=job) for job_id, job in shown.items() if job.is_alive}
         over = [each for each in wanted if each.job_id not in alive]

@@ -184,11 +184,7 @@ def _decoded(hint: object, value: object, where: str) -> object:
         return float(value)
     if type(value) is hint:  # not isinstance: True is an int
         return value
-    raise RecordError(f"{where}: expected {_type_name(hint)}, found {_shown(value)}")
-
-
-def _type_name(hint: object) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+    raise RecordError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {_shown(value)}")
 
 
 def _shown(value: object) -> str:

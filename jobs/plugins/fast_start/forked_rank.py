@@ -1,28 +1,19 @@
-"""A rank of the trainer, as a fork of its torchrun.
+"""A rank of the trainer, as a fork of the fork server (`preload`).
 
-    torchrun --start-method=fork --run-path -- .../fast_start/forked_rank.py RUN_DIR
+    torchrun --start-method=forkserver --run-path -- .../fast_start/forked_rank.py RUN_DIR
 
-torchrun runs this file in a new child process, which then does the same as `python -m trainer
-RUN_DIR`. The process is a copy of torchrun, so torch and the trainer are imported already
-(`preload`).
+A copy of the fork server runs this file, which does the same as `python -m trainer RUN_DIR`. torch
+and the trainer are imported already.
 """
 
 import importlib
 import multiprocessing
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing import util
 from typing import NoReturn
-
-
-def reset_signals() -> None:
-    """Drop torchrun's signal handlers, as exec does; ignored signals stay ignored."""
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)) and number != signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def leave_multiprocessing() -> None:
@@ -58,7 +49,6 @@ def main(argv: list[str]) -> None:
     try:
         replace_exit(exit_now)
         leave_multiprocessing()
-        reset_signals()
         sys.argv[1:] = argv
         trainer = importlib.import_module("slurm_job_kit.trainer.__main__")
         sys.modules["__main__"] = trainer  # which the rank's worker processes import, too

@@ -1,4 +1,4 @@
-"""The hook of this plugin: torchrun in a process that imports what the trainer's ranks need."""
+"""The hook of this plugin: torchrun beside a process that imports what the ranks need."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from ...base import gpus
 from ...base.environment import Program
 from ...contract.spec import Spec
 from ...node.signed_torchrun import LAUNCHER
+from ...node.torchrun import FORKED
 from .. import PLUGINS
 
 FORKED_RANK = Path(__file__).with_name("forked_rank.py")
@@ -25,7 +26,7 @@ def launch_command(
     if modules:
         variables[COUNTS_WITHOUT_CUDA] = spec.launch.env.get(COUNTS_WITHOUT_CUDA, "1")
         end = words.index("--")  # OPTIONS -m -- slurm_job_kit.trainer RUN_DIR
-        words[end - 1 : end + 2] = ["--start-method=fork", "--run-path", "--", str(FORKED_RANK)]
+        words[end - 1 : end + 2] = [FORKED, "--run-path", "--", str(FORKED_RANK)]
     at = words.index(LAUNCHER)
     words[at:at] = ["slurm_job_kit.jobs.plugins.fast_start.preload", ",".join(modules)]
     return words, variables

@@ -1,14 +1,12 @@
-"""Runs torchrun in a process that imports what the ranks need, during the rendezvous.
+"""Runs torchrun beside a process that imports what the ranks need, and forks them.
 
     python -m jobs.plugins.fast_start.preload [MODULE,...] TORCHRUN OPTIONS...
 
-torchrun forks the trainer's ranks out of this process (`--start-method=fork`), so a node imports
-torch and the trainer once, and not once for each rank.
-
-What a fork needs: no thread of this process holds a lock that the rank needs, and CUDA is not
-initialised. The thread that imports has ended before the fork. Two threads remain: that of the
-rendezvous store runs no Python, and that of torchrun's keep-alive waits for most of the time and
-holds only locks that Python and the C library make free in a child.
+A node imports torch and the trainer once, and not once for each rank. torchrun itself must not fork
+its ranks: while it does, its threads answer the first of them, and one may hold a lock of the C
+library. The copy of such a lock is never released (measured: a rank stood in getnameinfo). So this
+process forks one without threads before torchrun begins: the fork server, of which multiprocessing
+forks the ranks (`--start-method=forkserver`). It imports the modules during the rendezvous.
 """
 
 import contextlib
@@ -16,56 +14,62 @@ import gc
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from multiprocessing import forkserver
+from socket import AF_UNIX, socket
+from typing import Any, NoReturn
+
+from ...base.prctl import die_with_parent
+from ...contract.rank_start import RANKS_DIR
 
 TORCHRUN = "torch.distributed.run"
 
-# torchrun imports these during the rendezvous. They are imported before, because of two threads
-# that import modules with circular imports one may get an unfinished module.
-# Source: `sys.modules` before and after the rendezvous (torch 2.13).
-LATE_IMPORTS = (
-    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
-    "encodings.idna",
-    "multiprocessing.queues",
-)
-# Why the import of each module failed. torch cannot be imported a second time: that error is of
-# what the first import has left, and hides the cause.
-_failed: dict[str, Exception] = {}
-
-
-def preload(modules: Sequence[str]) -> None:
-    """Import modules, without the garbage collector: imports make many objects, but no garbage.
-
-    A rank imports a module that fails again, and reports the error. Nothing is imported after
-    torchrun, so torch, has failed.
-    """
-    gc.disable()
-    try:
-        for name in modules:
-            if TORCHRUN in _failed:
-                break
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                _failed[name] = error
-    finally:
-        gc.enable()
-
 
 def main(argv: Sequence[str]) -> None:
-    """Import the modules `argv[0]`, and run torchrun by the rest of `argv`."""
+    """Import the modules `argv[0]` in a fork server, and run torchrun by the rest of `argv`."""
     modules, arguments = list(filter(None, argv[0].split(","))), argv[1:]
-    preload([TORCHRUN, *LATE_IMPORTS])
-    pid = os.getpid()
-    # Registered first, so called last: the imports of the thread are frozen, too. A rank's garbage
-    # collector then ignores what it inherits, and that memory stays shared.
-    os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == pid else None)
-    thread = threading.Thread(target=preload, args=(modules,), daemon=True)
-    thread.start()
-    os.register_at_fork(before=thread.join)
+    gc.disable()  # imports make many objects, but no garbage
+    importlib.import_module(TORCHRUN)
+    if modules:
+        start_server(modules)
+    gc.enable()
     run_torchrun(arguments)
+
+
+def start_server(modules: Sequence[str]) -> None:
+    """Fork the server that multiprocessing will ask for the ranks.
+
+    Its own would be a new Python, which imports torch once more. Private where multiprocessing has
+    no function for it: what `ForkServer.ensure_running` notes of its process (Python 3.11 to 3.13).
+    """
+    listener, address = socket(AF_UNIX), os.path.join(os.environ[RANKS_DIR], "fork-server")
+    listener.bind(address)
+    listener.listen()
+    is_wanted, wanted = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(wanted)
+        serve(modules, listener.detach(), is_wanted)
+    listener.close()
+    os.close(is_wanted)
+    server: Any = forkserver._forkserver
+    server._forkserver_address, server._forkserver_pid = address, pid
+    server._forkserver_alive_fd = wanted
+
+
+def serve(modules: Sequence[str], listener: int, is_wanted: int) -> NoReturn:
+    """Import modules, then fork ranks until torchrun ends. A rank reports an import that fails."""
+    die_with_parent()
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    # A rank's garbage collector ignores what it inherits, and that memory stays shared.
+    gc.enable()
+    gc.freeze()
+    try:
+        forkserver.main(listener, is_wanted, ())
+    finally:
+        os._exit(0)
 
 
 def run_torchrun(arguments: Sequence[str]) -> NoReturn:
@@ -76,8 +80,6 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     """
     status = 0
     try:
-        if (error := _failed.get(TORCHRUN)) is not None:
-            raise error
         importlib.import_module(arguments[0]).main(arguments[1:])
     except Exception:
         sys.excepthook(*sys.exc_info())

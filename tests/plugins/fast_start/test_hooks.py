@@ -47,7 +47,14 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
     assert command == [
         *(*PRELOAD, f"{modules()},torch._dynamo"),
         *torchrun[torchrun.index(LAUNCHER) : end],
-        *("--start-method=fork", "--run-path", "--", str(FORKED_RANK), "/runs/x y/1", "--x=a b"),
+        *(
+            "--start-method=forkserver",
+            "--run-path",
+            "--",
+            str(FORKED_RANK),
+            "/runs/x y/1",
+            "--x=a b",
+        ),
     ]
     assert variables == {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
