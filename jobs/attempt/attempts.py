@@ -77,8 +77,12 @@ def open_next(
         if opened is None:
             print_line(f"{run_dir.path}: already complete, nothing to do")
         return opened, 0
-    is_over = not run_lock.is_restarted(run_dir, me)
-    return None, end_for_good(me.job_id) if is_over else 1
+    # After an error, which `_named_failure` has printed.
+    with contextlib.suppress(OSError, UserError):
+        owner = run_lock.read(run_dir)
+        if owner is not None and me.is_restarted_as(owner):
+            return None, 1
+    return None, end_for_good(me.job_id)
 
 
 def close_and_execute(
@@ -92,7 +96,7 @@ def close_and_execute(
         if code == EXIT_RETRY:
             stops.pause(retry_delay_s(facts.attempts))
         return code
-    return 1
+    return 1  # after an error, which `_named_failure` has printed
 
 
 @contextlib.contextmanager

@@ -108,12 +108,6 @@ def check_owned(run_dir: RunDir, me: Owner, attempt: int) -> None:
         raise OwnedError(f"{run_dir.path}: attempt {attempt} is superseded, nothing recorded")
 
 
-def is_restarted(run_dir: RunDir, me: Owner) -> bool:
-    """Return whether a later start of this very job owns the run."""
-    current = read(run_dir)
-    return current is not None and me.is_restarted_as(current)
-
-
 def is_owned_by_start(run_dir: RunDir, me: Owner) -> bool:
     """Return whether this start of this job owns the run, with any of its attempts."""
     current = read(run_dir)

@@ -156,13 +156,16 @@ def test_a_job_may_start_again_whose_requeue_got_no_answer(owned, slurm):
     assert NO_MORE_STARTS not in slurm.calls
 
 
-@pytest.mark.parametrize(("owner", "is_over"), [("other", True), ("later start", False)])
+@pytest.mark.parametrize(
+    ("owner", "is_over"),
+    [({"job_id": "8"}, True), ({"restart_count": 1}, False), ({"attempt": "unreadable"}, True)],
+)
 def test_a_refused_job_is_not_started_again_but_a_later_start_of_it_is_left_alone(
     run, command, slurm, owner, is_over
 ):
-    job_id, restarts = ("8", 0) if owner == "other" else ("7", 1)
-    slurm.set_state(job_id, "RUNNING")
-    write_json(run.owner, run_files.claim(job_id=job_id, restart_count=restarts))
+    claim = run_files.claim(**owner)
+    slurm.set_state(claim["job_id"], "RUNNING")
+    write_json(run.owner, claim)
     assert command("open", "a") == 1
     assert (NO_MORE_STARTS in slurm.calls) == is_over
 
@@ -236,9 +239,8 @@ def test_a_close_that_cannot_record_is_one_line_and_never_0(run, command, capfd,
     capfd.readouterr()
     assert command("close", "1") == 1
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert said == [
-        f"error: {run.attempts}: Not a directory; cannot record what happens to the run"
-    ]
+    words = "Not a directory; cannot record what happens to the run"
+    assert said == [f"error: {run.attempts}: {words}"]
     assert not run.owner.exists()
 
 
@@ -307,8 +309,7 @@ def test_the_jobs_log_has_the_end_of_the_ranks_log_and_the_reason_in_one_line(ru
     write_json(run.attempt(1).rank_error(0), record)
     capfd.readouterr()
     assert command("close", "1") == 1
-    lines = capfd.readouterr().err.splitlines()
-    *lines, hint = lines
+    *lines, hint = capfd.readouterr().err.splitlines()
     assert "not_finite, log " in hint and "make resume RUN=run SET=" in hint
     assert lines[2:-1] == ["error: it is nan", "  hint: a lower lr"]
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
@@ -348,9 +349,8 @@ def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
 def test_a_close_writes_the_result_once_and_only_at_the_end_of_the_run(
     run, command, slurm, exit_code, stops, status
 ):
-    run.spec.write_text(
-        Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py")).to_json()
-    )
+    spec = Spec(slurm=Slurm(restart="requeue"), launch=Launch(script="x.py"))
+    run.spec.write_text(spec.to_json())
     slurm.set_state("7", "RUNNING", "Requeue=0 Restarts=0")
     with file_operations.watched(run.path) as opening:
         assert command("open", "a") == 0
