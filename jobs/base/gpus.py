@@ -3,6 +3,8 @@
 Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; CUDA C++ programming guide, CUDA_VISIBLE_DEVICES.
 """
 
+import contextlib
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,10 +49,10 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
     return f"{quantity(here, 'GPU')} on each node" if here is not None and here < wanted else None
 
 
-def visible(environ: Mapping[str, str]) -> tuple[str, list[str]] | None:
-    """Return (variable, the devices that it allows); None where no variable limits them."""
-    name = next((name for name in VISIBLE if name in environ), None)
-    return None if name is None else (name, _device_list(environ[name]))
+def visible(environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return (variable, the devices that it allows); ("", []) where no variable limits them."""
+    name = next((name for name in VISIBLE if name in environ), "")
+    return name, _device_list(environ.get(name, ""))
 
 
 def _device_list(text: str) -> list[str]:
@@ -59,25 +61,24 @@ def _device_list(text: str) -> list[str]:
     CUDA ignores all behind a wrong entry, such as -1 or Slurm's NoDevFiles, and the whole list if
     an entry repeats.
     """
-    devices: list[str] = []
-    for item in (part.strip() for part in text.split(",")):
-        if not re.fullmatch("[0-9]+|(GPU|MIG)-.+", item):
-            break
-        devices.append(item)
+    items = (part.strip() for part in text.split(","))
+    devices = list(itertools.takewhile(re.compile("[0-9]+|(GPU|MIG)-.+").fullmatch, items))
     return devices if len(set(devices)) == len(devices) else []
 
 
 def of_machine(dev: Path | None = None, kfd: Path | None = None) -> int:
     """Return the GPUs that this machine has device files or driver entries for."""
     nvidia = len(list((dev or DEV).glob("nvidia[0-9]*")))
-    ids = [path.read_text().strip() for path in (kfd or KFD_NODES).glob("*/gpu_id")]
-    return nvidia or len([each for each in ids if each not in ("", "0")])
+    amd = 0
+    for path in (kfd or KFD_NODES).glob("*/gpu_id"):
+        with contextlib.suppress(OSError):  # EPERM: of another job, by the cgroup of devices
+            amd += path.read_text().strip() not in ("", "0")
+    return nvidia or amd
 
 
 def limiting_variable(environ: Mapping[str, str], wanted: int) -> str | None:
     """Return which variable leaves a process fewer than `wanted` GPUs; None if none does."""
-    visible_ones = visible(environ)
-    if visible_ones is None or len(visible_ones[1]) >= wanted:
+    name, devices = visible(environ)
+    if not name or len(devices) >= wanted:
         return None
-    name, devices = visible_ones
     return f"{name} is {environ[name]!r}, which leaves {quantity(len(devices), 'GPU')}"

@@ -111,7 +111,7 @@ def visible_gpus() -> list[str]:
 
     Behind ROCR_VISIBLE_DEVICES the others are counted from 0 again. Source: ROCm, GPU isolation.
     """
-    name, devices = gpus.visible(os.environ) or ("", [])
+    name, devices = gpus.visible(os.environ)
     if name.startswith(("CUDA", "HIP")):
         return devices
     return [str(index) for index in range(len(devices) if name else gpus.of_machine())]

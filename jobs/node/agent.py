@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from .. import hooks
 from ..base import environment, files, gpus
 from ..base.console import BestEffort, print_line, with_time
 from ..base.environment import Program
-from ..base.errors import HINT, FailedError, UserError
+from ..base.errors import HINT, FailedError, UserError, in_words
 from ..base.prctl import die_with_parent
 from ..base.procfs import children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
@@ -94,8 +95,7 @@ class Agent:
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
             rankless_s = 0.0 if ranks else rankless_s
-            is_late = rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S)
-            if is_late:
+            if rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
                 torchrun.kill()
             if not self.signals:
                 continue
@@ -291,7 +291,10 @@ def main(argv: list[str]) -> int:
     try:
         node = this_node(rank, plan, spec)
         return run(run_dir, spec, plan, node, options["--rdzv-endpoint"])
-    except (UserError, FailedError) as error:
+    except Exception as error:
+        if not isinstance(error, (UserError, FailedError)):  # a mistake of the kit or a plugin
+            traceback.print_exc()
+            error = FailedError(f"{node_name()}: {in_words(error)}")
         end_without_torchrun(attempt_dir, rank, error)
 
 

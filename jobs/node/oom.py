@@ -54,7 +54,7 @@ def _counters(proc: Path) -> Iterator[Path]:
     for kind, group in sorted(_groups(groups).items()):
         for place, what in entries:
             root, mount_point = place.split()[3:5]
-            fstype, _, options = what.split(maxsplit=2)
+            fstype, _, options = what.split(" ", 2)  # the source may be empty
             if fstype != kind or (kind == "cgroup" and "memory" not in options.split(",")):
                 continue
             inside = group if root == "/" else group.removeprefix(root)

@@ -27,9 +27,7 @@ def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:
     """Return the ranks of this node: the spec's number, else one per GPU, at least one."""
     if spec.launch.nproc_per_node != "auto" or spec.slurm.num_gpus:
         return spec.nproc_per_node
-    visible = gpus.visible(environ)
-    allowed = len(visible[1]) if visible is not None else 0
-    return gpus.allocated_gpus(environ) or max(1, allowed)
+    return gpus.allocated_gpus(environ) or len(gpus.visible(environ)[1]) or 1
 
 
 @dataclass(frozen=True)

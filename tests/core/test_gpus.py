@@ -45,7 +45,7 @@ def test_the_devices_that_cuda_reads_in_a_variable(text, devices):
 
 def test_amds_variables_count_where_cudas_is_not_set():
     assert gpus.visible({"ROCR_VISIBLE_DEVICES": "0,1"}) == ("ROCR_VISIBLE_DEVICES", ["0", "1"])
-    assert gpus.visible({}) is None
+    assert gpus.visible({}) == ("", [])
 
 
 def test_the_gpus_of_a_machine_are_its_device_files(tmp_path):
@@ -55,6 +55,7 @@ def test_the_gpus_of_a_machine_are_its_device_files(tmp_path):
     for node, gpu_id in enumerate(("0", "4711")):
         (tmp_path / "kfd" / str(node)).mkdir(parents=True)
         (tmp_path / "kfd" / str(node) / "gpu_id").write_text(f"{gpu_id}\n")
+    (tmp_path / "kfd/2/gpu_id").mkdir(parents=True)  # as denied by the cgroup of the job
     assert gpus.of_machine(tmp_path / "none", tmp_path / "kfd") == 1
 
 

@@ -86,7 +86,7 @@ def problem(spec: Spec, environ: Mapping[str, str], torch: Path) -> tuple[str, i
     """
     wanted = spec.slurm.num_gpus or gpus.allocated_gpus(environ) or 0
     count, fault = None, ""
-    if not wanted or gpus.visible(spec.launch.env) is not None:
+    if not wanted or gpus.visible(spec.launch.env)[0]:
         return None
     built_for = dict(_BUILT_FOR.findall(torch.with_name("version.py").read_text(encoding="utf-8")))
     if not built_for:

@@ -284,16 +284,19 @@ def test_an_agent_without_a_temporary_directory_records_the_reason(run, refused,
     printed, attempt = refused(0, "127.0.0.1:15001")
     assert "gone" in printed and "TMPDIR" in printed.partition("hint: ")[2]
     assert "no temporary directory for torchrun" in attempt.agent_error(0).read_text()
+    broken = mock.Mock(side_effect=ValueError("a mistake of a plugin"))
+    monkeypatch.setattr(environment, "temporary_folder", broken)
+    assert "ValueError: a mistake of a plugin" in refused(0, "127.0.0.1:15001")[0]
+    assert "ValueError: a mistake of a plugin" in attempt.agent_error(0).read_text()
 
 
 def test_an_agent_without_the_interface_records_the_reason_and_ends(run, refused):
     run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
     run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "10.0.0.9"}})
     printed, attempt = refused(endpoint="10.0.0.9:1")
-    record = records.read(AgentRecord, attempt.agent(1))
-    assert record is not None and record.end is not None and record.error is not None
-    assert "launch.interface: nope9 is no interface" in record.error
-    assert f"error: {record.error}\n  hint: " in printed
+    record = read_json(attempt.agent(1))
+    assert record["end"] and "launch.interface: nope9 is no interface" in record["error"]
+    assert f"error: {record['error']}\n  hint: " in printed
 
 
 def command(*words, interpreter=(sys.executable,)):
@@ -440,9 +443,8 @@ def test_a_stop_that_comes_before_the_handlers_is_taken(tmp_path, imports, befor
 def test_an_interpreter_without_torch_is_named_with_its_node(run):
     run_files.opened(run, **PLAN_JSON | {"nodes": ["a"]})
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    argv = command(
-        run.path, "1", "--node-rank=3", interpreter=(sys.executable, "-S")
-    )  # no packages
+    isolated = (sys.executable, "-S")  # no packages
+    argv = command(run.path, "1", "--node-rank=3", interpreter=isolated)
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     reason = f"{os.uname().nodename}: launch.python: {sys.executable} has no torch"
     assert run.attempt(1).agent_error(3).read_text() == f"{reason}\n"

@@ -8,6 +8,7 @@ from slurm_job_kit.jobs.node.oom import limit_bytes, oom_kills
 
 V1 = "33 30 0:29 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 OTHER = "32 30 0:28 / {mount}/not-this rw - cgroup cgroup rw,freezer\n"
+OTHER += "31 30 0:27 / {mount}/tmp rw - tmpfs  rw\n"  # mounted without a source
 V2 = "35 24 0:31 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
@@ -41,16 +42,10 @@ def test_a_kill_is_counted_under_version_1(world, root):
     assert oom_kills(world(mounts, groups, inside, "memory.oom_control", CONTROL)) == 3
 
 
-def test_a_kill_is_counted_under_version_2(world):
-    assert (
-        oom_kills(world(V2.replace("{root}", "/"), f"0::/{JOB}\n", JOB, "memory.events", EVENTS))
-        == 3
-    )
-
-
-def test_a_cgroup_of_somebody_else_does_not_count(world):
-    mounts = V2.replace("{root}", "/")
-    assert oom_kills(world(mounts, f"0::/{JOB}\n", JOB, "memory.events", EVENTS, "999999")) is None
+@pytest.mark.parametrize(("members", "kills"), [(None, 3), ("999999", None)])
+def test_a_kill_is_counted_under_version_2_but_not_in_a_cgroup_of_others(world, members, kills):
+    proc = world(V2.replace("{root}", "/"), f"0::/{JOB}\n", JOB, "memory.events", EVENTS, members)
+    assert oom_kills(proc) == kills
 
 
 def test_where_nobody_counts_there_is_no_number(world, tmp_path):
