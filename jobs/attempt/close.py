@@ -81,7 +81,7 @@ def _decide(facts: AttemptFacts, ending: Ending) -> Decision:
 def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> AttemptFacts:
     """Record the newest attempt if its batch script was killed; returns the facts with its record.
 
-    This job or process has claimed the next attempt.
+    This job or process has claimed the next attempt. After a user's start, a hold ends no run.
     """
     predecessor = lookup.predecessor(run_dir)
     last_job_id = None if facts.plan is None else facts.plan.job_id
@@ -94,7 +94,7 @@ def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> Atte
     # Nothing else in job.log shows how that attempt ended.
     print_line(f"attempt {facts.attempt}: {format_decision(decision)}")
     facts = record_writer.record(run_dir, facts, ending, decision)
-    if decision.action in FINAL:
+    if decision.action in FINAL and (is_automatic or decision.action is Action.DONE):
         facts = record_writer.write_result(run_dir, facts, decision)
         hooks.end(run_dir, facts, me)
     return facts
