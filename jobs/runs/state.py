@@ -337,19 +337,19 @@ def _phase_of_job(seen: RunFiles, job: Job) -> RunPhase:
 
 
 def _with_result(run: RunState) -> RunState:
-    """Return the state of a run that ended without result.json: it may be complete or cancelled.
+    """Return the state of a run that ended without result.json: complete, held or cancelled.
 
     Its batch script was killed before it wrote the file, or the cancel came after its end.
     """
     newest = fact_reader.read_newest(run.run_dir)
     if newest.result is not None:  # written since
-        status = newest.result.status
-        return replace(run, phase=RunPhase(status), word=status, result=newest.result)
-    if is_training_complete(newest):
-        action, reason = Action.DONE, "all steps are done"
+        result = newest.result
+    elif is_training_complete(newest):
+        result = result_of(newest, Action.DONE, "all steps are done")
     elif run.files.mark is not None:
-        action, reason = Action.CANCEL, "the job was cancelled"
+        result = result_of(newest, Action.CANCEL, "the job was cancelled")
+    elif newest.last is not None and newest.is_closed and newest.last.decision in ENDS:
+        result = result_of(newest, newest.last.decision, newest.last.reason)
     else:
         return run
-    result = result_of(newest, action, reason)
     return replace(run, phase=RunPhase(result.status), word=result.status, result=result)

@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.attempt.decision import (
 from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
-from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock
+from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock, state
 from slurm_job_kit.jobs.slurm import cluster
 from tests.core.attempt.attempt_kit import close_lost, entry, own_script, refused
 from tests.core.run_files import failed, node, opened, write_json
@@ -167,6 +167,7 @@ def test_a_lost_attempt_counts_unless_somebody_resumed(
     assert (last["decision"], last["cause"]) == (decision, "lost")
     is_refused = refused(run, me) is not None
     assert is_refused == run.result.exists() == (decision == "hold" and job_id == "7")
+    assert (state.read(run).word == "held") == (decision == "hold")  # also without a result
 
 
 def test_a_lost_attempt_counts_against_the_budget_of_the_spec(run, monkeypatch):
