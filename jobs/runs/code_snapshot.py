@@ -25,7 +25,6 @@ MAX_MIB = 64
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
 NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,3}")  # of a copy: digest, user id, week, other mode
-MAX_SHOWN = 5  # names in a line for the user
 
 
 def refuse_home(folder: Path) -> None:
@@ -122,8 +121,7 @@ def _listed_by_git(folder: Path) -> list[tuple[str, bool]] | None:
     except FileNotFoundError:
         return None
     if done.returncode == 0:
-        entries = {(each[2:], each[0] != "?") for each in done.stdout.split("\0") if each}
-        return sorted(entries)
+        return sorted({(each[2:], each[0] != "?") for each in done.stdout.split("\0") if each})
     if installation.top_of(folder) is None:
         return None
     raise UserError(f"git does not read {folder}, whose code is to be frozen:\n{done.stderr}")
@@ -174,7 +172,7 @@ def _refuse_large(files: list[_File], repository: Path) -> None:
     """Raises UserError for files of more than MAX_MIB together: data, outputs, or packages."""
     if sum(each.size for each in files) <= MAX_MIB * 2**20:
         return
-    largest = sorted(files, key=lambda each: -each.size)[:MAX_SHOWN]
+    largest = sorted(files, key=lambda each: -each.size)[:5]
     shown = ", ".join(f"{each.name} ({each.size / 2**20:.1f} MiB)" for each in largest)
     raise UserError(
         f"the code to freeze, {repository}, has more than {MAX_MIB} MiB; the largest: {shown}\n"
@@ -227,7 +225,7 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
-            target.symlink_to(_link(name, path))
+            target.symlink_to(_link(name, path, files))
         else:
             shutil.copyfile(path, target)
             target.chmod(_file_mode(path.stat().st_mode, mode))
@@ -241,11 +239,17 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
         ownership.set_mode(Path(root), mode & ~0o222)
 
 
-def _link(name: str, path: Path) -> str:
-    """Return where the copy of a link leads: a relative one that leaves the repository, in full."""
-    text = os.readlink(path)
-    is_outside = os.path.normpath(os.path.join(os.path.dirname(name), text)).startswith("..")
-    return os.path.normpath(path.parent / text) if is_outside else text
+def _link(name: str, path: Path, names: Iterable[str]) -> str:
+    """Return where the copy of a link leads: in full, unless to one of `names`, of the copies."""
+    text, here = os.readlink(path), os.path.dirname(name)
+    if not os.path.normpath(os.path.join(here, text)).startswith(("..", "/")):
+        return text
+    folder, last = os.path.split(path.parent / text)
+    top = os.path.realpath(path.parents[name.count("/")])
+    target = os.path.relpath(os.path.join(os.path.realpath(folder), last), top)
+    if any(is_below(each, [target]) for each in names):
+        return os.path.relpath(target, here)
+    return text if os.path.isabs(text) else os.path.normpath(path.parent / text)
 
 
 def _file_mode(source: int, mode: int) -> int:
@@ -271,7 +275,7 @@ def digest(files: Mapping[str, Path]) -> str:
     for name, path in sorted(files.items()):
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):
-            kind, content = b"link", os.fsencode(_link(name, path))
+            kind, content = b"link", os.fsencode(_link(name, path, files))
         else:
             kind = b"exec" if mode & stat.S_IXUSR else b"file"
             with open(path, "rb", buffering=0) as file:

@@ -99,7 +99,7 @@ def freeze_all(
         return code, provenance(home, code_snapshot.digest_in(code.name), interpreter)
 
     with contextlib.ExitStack() as made:
-        with _errors_of(first):
+        try:
             kit = code_snapshot.take_kit(root, mode)
             for run_dir, (spec, home, left_out) in sources.items():
                 code, known = frozen(home, tuple(left_out), spec.interpreter)
@@ -109,6 +109,8 @@ def freeze_all(
                 made.enter_context(deleted_by_failure(run_dir.path, run_dir))
                 _fill(run_dir, replace(runs[run_dir], spec=spec), code, kit)
                 records.write(run_dir.provenance, known)
+        except OSError as error:
+            raise UserError(f"{error.filename or first.path}: {error.strerror}") from error
         yield list(runs)
     best_effort = BestEffort("submit")  # a folder may have the name, and the job is queued
     for run_dir in runs:
@@ -142,14 +144,6 @@ def deleted_by_failure(folder: Path, run_dir: RunDir) -> Iterator[None]:
         with contextlib.suppress(OSError):  # it holds other runs of this name
             folder.parent.rmdir()
         raise
-
-
-@contextlib.contextmanager
-def _errors_of(run_dir: RunDir) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{error.filename or run_dir.path}: {error.strerror}") from error
 
 
 def make_root(root: Path, mode: int) -> None:

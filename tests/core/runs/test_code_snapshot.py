@@ -197,7 +197,7 @@ def make_outside(folder):
 
 @pytest.mark.parametrize("is_tracked", [False, True])
 @pytest.mark.parametrize("is_with_git", [False, True])
-def test_a_link_that_leads_out_of_the_repository_stays_a_link(
+def test_a_link_leads_out_of_the_repository_or_to_the_copy(
     take, repository, tmp_path, is_tracked, is_with_git
 ):
     outside = make_outside(tmp_path / "outside")
@@ -205,19 +205,23 @@ def test_a_link_that_leads_out_of_the_repository_stays_a_link(
     subprocess.run(["git", "init", "-q", inner], check=True)
     for folder in (repository, inner):
         os.symlink("/etc/shadow", folder / "shadow")
+        os.symlink(repository / "pkg/b.py", folder / "inside")
+        os.symlink(repository / ".git", folder / "hidden")
         os.symlink("shadow", folder / "chain")
         os.symlink(outside, folder / "folder")
         os.symlink(os.path.relpath(outside / "b.py", folder), folder / "relative")
         if is_tracked:
-            names = ("shadow", "chain", "folder", "relative")
+            names = ("shadow", "chain", "folder", "relative", "inside", "hidden")
             subprocess.run(["git", "-C", folder, "add", *names], check=True)
     if not is_with_git:
         shutil.rmtree(repository / ".git")
     code = take()
     for folder in (code, code / "libs"):
-        to = {name: os.readlink(folder / name) for name in ("shadow", "chain", "folder")}
-        assert to == {"shadow": "/etc/shadow", "chain": "shadow", "folder": str(outside)}
+        assert os.readlink(folder / "chain") == "shadow"
+        full = {"shadow": "/etc/shadow", "folder": str(outside), "hidden": f"{repository}/.git"}
+        assert {name: os.readlink(folder / name) for name in full} == full
         assert os.path.realpath(folder / "relative") == str(outside / "b.py")
+        assert (folder / "inside").resolve() == (code / "pkg/b.py").resolve()
     assert not any("folder/" in name for name in code_snapshot.files_of(code))
     assert code_snapshot.damage(code) is None
 
@@ -268,13 +272,8 @@ def test_without_git_everything_but_hidden_files_and_runs_is_frozen(
     assert files(code) == ["a.py", "runs/b.py"]
 
 
-@pytest.mark.parametrize("is_with_git", [False, True])
-def test_too_much_code_is_an_error_that_names_the_largest_files(
-    take, repository, monkeypatch, is_with_git
-):
+def test_too_much_code_is_an_error_that_names_the_largest_files(take, repository, monkeypatch):
     write(repository, "weights.bin", "x" * 2**20)
-    if not is_with_git:
-        shutil.rmtree(repository / ".git")
     monkeypatch.setattr(code_snapshot, "MAX_MIB", 1)
     with pytest.raises(UserError, match=r"more than 1 MiB; the largest: weights.bin \(1.0 MiB\), "):
         take()
