@@ -93,10 +93,14 @@ class Agent:
                 ranks = children(*ranks)
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
-            rankless_s += min(time.monotonic() - began, 2 * REPEAT_S)
-            rankless_s = 0.0 if ranks else rankless_s
-            if rankless_s > (END_LIMIT_S if has_ranks else START_LIMIT_S):
+            rankless_s = 0.0 if ranks else rankless_s + min(time.monotonic() - began, 2 * REPEAT_S)
+            if rankless_s > (limit_s := END_LIMIT_S if has_ranks else START_LIMIT_S):
+                what = "other nodes to end" if has_ranks else "its ranks to start"
+                print_line(
+                    f"{self.node.host}: torchrun killed: {limit_s:g} s of waiting for {what}"
+                )
                 torchrun.kill()
+                rankless_s = 0.0  # one line, also of a torchrun that a file system holds
             if not self.signals:
                 continue
             # Before the first rank there is nothing to save. Later an empty list means that all
@@ -116,14 +120,11 @@ class Agent:
     def start_torchrun(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start torchrun, with its output in a file; in the agent's output if the file fails."""
         path, log = self.attempt_dir.torchrun_log(self.node.rank), None
-        with self.best_effort():
-            log = open(path, "ab")  # noqa: SIM115 (closed below)
         prepare = partial(prepare_torchrun, os.getpid())
-        try:
+        with contextlib.ExitStack() as opened:
+            with self.best_effort():
+                log = opened.enter_context(open(path, "ab"))
             return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
-        finally:
-            if log is not None:
-                log.close()
 
     def show_stop(self) -> None:
         """Create the file in which a script can see the stop; its time is the last sign of life."""
@@ -139,8 +140,7 @@ class Agent:
     def wait_for_signal(self) -> list[str]:
         """Wait up to REPEAT_S for a signal; returns names of stop signals that are new."""
         known = {signal.SIGCHLD.name, *(each.signal for each in self.signals)}
-        names = [number.name for number in arrived(AWAITED, REPEAT_S)]
-        new = [name for name in names if name not in known]
+        new = [each.name for each in arrived(AWAITED, REPEAT_S) if each.name not in known]
         self.signals += [ReceivedSignal(round(time.time(), 3), name) for name in new]
         return new
 
@@ -302,8 +302,7 @@ def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoin
     """Run torchrun on this node; returns 0 if it exited with 0. Raises: UserError, FailedError."""
     env = node.environment(spec, run_dir, plan)
     with temporary_directory(env) as log_dir:
-        options = node.options(plan, rdzv_endpoint, log_dir)
-        command = torchrun_command(spec, run_dir, options)
+        command = torchrun_command(spec, run_dir, node.options(plan, rdzv_endpoint, log_dir))
         command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
         if TRAINER in command:  # each rank imports the kit itself
             env = with_kit_here(run_dir, Path(log_dir, "kit"), env)
