@@ -38,7 +38,7 @@ def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
     argv = sbatch_argv(spec, run_dir)
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
-    submission = Submission(tuple(argv), nodes_taken_back=before.nodes_taken_back)
+    submission = replace(before, argv=tuple(argv))  # with the last job, if this one is refused
     records.write(run_dir.submission, submission)
     record = functools.partial(record_job, run_dir, submission, record_settings(run_dir).cluster)
     return call_sbatch(argv, run_dir.submitit, record)

@@ -76,6 +76,13 @@ def test_resume_queues_no_job_without_frozen_code_or_whole_spec(failed, slurm, c
     assert slurm.submitted == 1
 
 
+def test_a_resume_that_slurm_refuses_leaves_the_run_its_last_job(failed, slurm):
+    before = failed.submission.read_text()
+    slurm.refuse(1)
+    assert main(["resume", "tiny"]) == 1
+    assert failed.submission.read_text() == before
+
+
 def test_resume_restores_the_setup_lines_that_a_purge_deleted(failed):
     text = failed.setup.read_text()
     failed.setup.unlink()

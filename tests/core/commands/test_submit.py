@@ -24,9 +24,8 @@ def test_a_job_that_slurm_refuses_exits_1(slurm, capsys):
     slurm.refuse(7, "sbatch: error: invalid partition specified: x")
     assert main(["submit", "tiny.yaml"]) == 1
     error = capsys.readouterr().err
-    assert (
-        "Slurm refused the job, nothing is queued" in error and "hint: slurm.partition: " in error
-    )
+    assert "Slurm refused the job, nothing is queued" in error
+    assert "hint: slurm.partition: " in error
     assert lookup.all_runs() == []
 
 

@@ -80,12 +80,9 @@ def test_latest_is_the_newest_run_that_was_made(root, repository):
     assert (root / "first/latest").is_dir()
 
 
-@pytest.mark.parametrize("zones", [("Asia/Tokyo", "America/Los_Angeles"), ("UTC", "UTC")])
-def test_the_newest_run_is_the_one_that_was_frozen_last_in_any_time_zone(
-    root, repository, monkeypatch, zones
-):
+def test_the_newest_run_is_the_one_that_was_frozen_last_in_any_zone(root, repository, monkeypatch):
     made = []
-    for zone in zones:
+    for zone in ("Asia/Tokyo", "America/Los_Angeles"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
         made.append(frozen(repository))
@@ -119,11 +116,7 @@ def test_all_times_of_a_new_run_are_those_of_the_submit(root, repository):
         os.utime(path, (0, 0), follow_symlinks=False)
     before = int(time.time())
     frozen(repository)
-    assert oldest(root) >= before
-
-
-def oldest(root):
-    return min(path.lstat().st_mtime for path in root.rglob("*") if not path.is_dir())
+    assert min(path.lstat().st_mtime for path in root.rglob("*") if not path.is_dir()) >= before
 
 
 def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
