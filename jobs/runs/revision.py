@@ -21,7 +21,8 @@ from ..contract.rundir import RunDir
 def changed(revisions: Mapping[RunDir, Revision]) -> Iterator[None]:
     """Run a block in which runs are changed; if it fails, they are as they were.
 
-    Only while no job or process of these runs writes.
+    Only while no job or process of these runs writes. A full disk may keep the change back from its
+    revision.json: then a run stays changed, as a whole.
     """
     before = {run_dir: _present(run_dir, new) for run_dir, new in revisions.items()}
     try:
@@ -30,7 +31,7 @@ def changed(revisions: Mapping[RunDir, Revision]) -> Iterator[None]:
         yield
     except BaseException:
         for run_dir, old in before.items():
-            # A full disk: the first error is the cause.
+            # The first error is the cause.
             with contextlib.suppress(OSError, UserError):
                 _change(run_dir, old)
         raise
@@ -57,10 +58,9 @@ def complete(run_dir: RunDir) -> None:
 
 
 def _change(run_dir: RunDir, revision: Revision) -> None:
-    if revision == Revision():
-        return
-    records.write(run_dir.revision, revision)
-    complete(run_dir)
+    if revision != Revision():
+        records.write(run_dir.revision, revision)
+        complete(run_dir)
 
 
 def _present(run_dir: RunDir, new: Revision) -> Revision:
