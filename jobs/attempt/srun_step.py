@@ -81,7 +81,8 @@ def watch(
             if has_sigterm and now > next_ask:
                 # Many signals at once cause one call of Slurm.
                 next_ask, has_sigterm = now + ASK_INTERVAL_S, False
-                if _is_at_limit(job_id):
+                job = show_job(job_id)
+                if job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit"):
                     site = records.read(SlurmSite, run_dir.site) or SlurmSite()
                     limit = now + site.kill_wait_s / 2
                     deadline, why = min((deadline, why), (limit, "at the end of the time limit"))
@@ -177,12 +178,6 @@ def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:
         return f"{END_LIMIT_S} s after a failure"
     num_ended = len([agent for agent in agents if agent.end is not None])
     return f"{END_LIMIT_S} s after every agent ended" if num_ended == len(plan.nodes) else ""
-
-
-def _is_at_limit(job_id: str) -> bool:
-    """Return whether Slurm is ending the job because of its time limit."""
-    job = show_job(job_id)
-    return job is not None and (job.state, job.reason) == ("COMPLETING", "TimeLimit")
 
 
 def end_leftover(job_id: str, left: Mapping[str, AgentRecord | None]) -> None:

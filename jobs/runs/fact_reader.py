@@ -127,7 +127,8 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     errors = _rank_errors(attempt_dir, names, agents)
     stopped = Kind.STOPPED_IN_START_UP
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
-    failed = [] if is_own else _failed_agents(agents)
+    failed = [] if is_own else [(n, x) for n, x in enumerate(agents) if x and x.torchrun_exit]
+    failed = sorted(failed, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
     words = _last_words(attempt_dir, failed)
     if launch.command_prefix and not any(agents) and not errors:
         words = tuple(("", text) for text in silent_end.prefix_words(run_dir.job_log))
@@ -183,12 +184,6 @@ def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
     if ": setup: " not in reason or not node_rank.isdecimal():
         return reason
     return silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
-
-
-def _failed_agents(agents: Sequence[AgentRecord | None]) -> list[tuple[int, AgentRecord]]:
-    """Return (node rank, record) of agents whose torchrun failed; of thousands, the first ones."""
-    ended = [(n, each) for n, each in enumerate(agents) if each is not None and each.torchrun_exit]
-    return sorted(ended, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
 
 
 def _last_words(

@@ -137,7 +137,8 @@ def find(text: str | None) -> RunDir:
     if is_run_dir(path := _as_path(text)):
         return RunDir(path.resolve())
     by_id = [run_dir for run_dir in runs if run_dir.run_id == text]
-    by_job = _by_job(text, runs)
+    is_job_id = text.replace("_", "").isdigit()  # `12`, or `12_3` in an array
+    by_job = recall(text, roots={own_root(run_dir) for run_dir in runs}) if is_job_id else None
     if by_id or by_job:
         return by_job or by_id[0]
     if named := [run_dir for run_dir in runs if run_dir.path.parent.name == text]:
@@ -168,12 +169,6 @@ def find_all(text: str | None) -> list[RunDir]:
 
 def _as_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
-
-
-def _by_job(text: str, runs: list[RunDir]) -> RunDir | None:
-    """Return the run of a job id: `12`, or `12_3` in an array."""
-    is_job_id = text.replace("_", "").isdigit()
-    return recall(text, roots={own_root(run_dir) for run_dir in runs}) if is_job_id else None
 
 
 def newest_begun(runs: list[RunDir]) -> RunDir:

@@ -173,7 +173,9 @@ class Loop:
         if state.global_step % self._log_every_steps == 0:
             self._log(lr)
         if state.global_step % self.length.steps_per_epoch == 0:
-            self._log_epoch(lr)
+            means = training_means.of_epoch(self.replica, state)
+            if self.reporter is not None:
+                self.reporter.epoch_done(state.global_step, means, lr)
 
     def _micro_batches(self, step: int, num_batches: int) -> Iterator[Batch]:
         """Yield this rank's micro batches of a step; seed the random generators before each one.
@@ -205,11 +207,6 @@ class Loop:
         if self.reporter is not None:
             self.reporter.report_training(self.state.global_step, means, lr, self._data_wait_s)
         self._data_wait_s = 0.0
-
-    def _log_epoch(self, lr: float) -> None:
-        means = training_means.of_epoch(self.replica, self.state)
-        if self.reporter is not None:
-            self.reporter.epoch_done(self.state.global_step, means, lr)
 
     def _not_finite(self, loss: float) -> NotFinite:
         """Return the error for a loss that is not finite, once the save in flight is committed."""

@@ -95,13 +95,15 @@ def answer_of(run: RunState) -> Answer:
         return _of_completed(run, facts)
     if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
         return _of_living(run)
-    if run.phase is RunPhase.UNKNOWN and run.life is not None and not _has_end(run):
+    files = run.files
+    has_end = files.has_final_result or files.mark is not None or files.is_end_recorded
+    if run.phase is RunPhase.UNKNOWN and run.life is not None and not has_end:
         return _of_unknown(run, run.life)
-    if run.files.mark is not None:  # a job that starts then is refused: that is no cause of its own
-        mark = run.files.mark.strip()
+    if files.mark is not None:  # a job that starts then is refused: that is no cause of its own
+        mark = files.mark.strip()
         return _of_kind(run, Kind.CANCELLED, f"the command cancel ended the run ({mark})")
     # A result that is older than the job says nothing of the job.
-    is_cancelled = run.files.has_final_result and run.result and run.result.status == "cancelled"
+    is_cancelled = files.has_final_result and run.result and run.result.status == "cancelled"
     if not is_cancelled and (refusal := _refusal(run, facts)) is not None:
         text = f"job {run.job_id} ended before it began an attempt: {refusal}"
         return _of_kind(run, Kind.REFUSED, text)
@@ -119,12 +121,6 @@ def answer_of(run: RunState) -> Answer:
     if last is not None and not is_unlaunched:
         return _of_record(run, last, BY_STATE.get(state or ""))
     return _of_never_started(run, state)
-
-
-def _has_end(run: RunState) -> bool:
-    """Return whether a file shows the end of the run, whatever is unknown of its job."""
-    files = run.files
-    return files.has_final_result or files.mark is not None or files.is_end_recorded
 
 
 def _lost_record(run: RunState, facts: AttemptFacts) -> AttemptRecord:

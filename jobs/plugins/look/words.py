@@ -53,8 +53,10 @@ def state(run: RunState, reason: str | None, now: float) -> str:
     reason = None if reason is None else first_line(reason)
     if run.is_waiting and run.job is not None:
         return _waiting(files, run.job, now)
+    if word == "running" and files.is_closed:  # before the first attempt, or between two
+        return _restarting(files) or "starting"
     if word == "running":
-        return _running(files)
+        return word if files.newest or files.job_id is None else "starting"
     if word == "unknown" and run.life is not None and run.life.why:
         return f"unknown: {run.life.why}"
     if word == "completed" and files.last and files.last.why.kind is Kind.SEPARATE_TRAININGS:
@@ -78,13 +80,6 @@ def _waiting(files: RunFiles, job: Job, now: float) -> str:
     if job.start is not None and job.start > now:
         text += f", expected start in {format_duration(job.start - now, 2)}"
     return text
-
-
-def _running(files: RunFiles) -> str:
-    """Return `starting` before the first attempt, `restarting` between two, else `running`."""
-    if files.is_closed:
-        return _restarting(files) or "starting"
-    return "running" if files.newest or files.job_id is None else "starting"
 
 
 def _restarting(files: RunFiles) -> str | None:

@@ -82,33 +82,26 @@ def run_of(tmp_path):
 
 @ONE
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("part", "text", "words"),
     [
-        ("1 0 0", r"sample 20 of the training set has SHA-256 \w{16}, and had SHA-256 \w{16}"),
-        ("0 7 0", "sample 20 of the training set"),
-        ("0 0 1", "the training set has 41 samples, and had 40 samples before"),
+        ("", "1 0 0", r"sample 20 of the training set has SHA-256 \w{16}, and had SHA-256 \w{16}"),
+        ("", "0 7 0", "sample 20 of the training set"),
+        ("", "0 0 1", "the training set has 41 samples, and had 40 samples before"),
+        ("-held-out", "1 0 0", "sample 20 of the held-out set"),
     ],
 )
-def test_other_samples_at_a_later_start_stop_it_once(run_of, text, words):
-    data, start = run_of
-    start(stop_at=7)
-    data.write_text(text)
-    with pytest.raises(OtherData, match=words) as error:
-        start()
-    assert "--code" in str(error.value) or "CODE=1" in str(error.value)
-    assert (kind_of(error.value), would_repeat(error.value)) == ("other_data", True)
-    data.write_text("0 0 0")
-    assert start()["exactness"] == "bitwise"
-
-
-@ONE
-def test_other_held_out_samples_stop_it_too(run_of):
+def test_other_samples_at_a_later_start_stop_it_once(run_of, part, text, words):
     data, start = run_of
     Path(f"{data}-held-out").write_text("0 0 0")
     start(7, "held_out_files")
-    Path(f"{data}-held-out").write_text("1 0 0")
-    with pytest.raises(OtherData, match="sample 20 of the held-out set"):
+    changed = Path(f"{data}{part}")
+    changed.write_text(text)
+    with pytest.raises(OtherData, match=words) as error:
         start(None, "held_out_files")
+    assert "--code" in str(error.value) or "CODE=1" in str(error.value)
+    assert (kind_of(error.value), would_repeat(error.value)) == ("other_data", True)
+    changed.write_text("0 0 0")
+    assert start(None, "held_out_files")["exactness"] == "bitwise"
 
 
 @ONE

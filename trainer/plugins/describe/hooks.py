@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...hooks import Callback
@@ -27,3 +28,16 @@ class Describe(Callback):
         lines = first_lines.start_lines(context, loop.replica.module, loop.length, sizes)
         for line in (first_lines.data_line(loop.data, context.train.dataset), *lines):
             context.distributed.log(line)
+        self.loop = loop
+        # Without a checkpoint this is the run that was never stopped.
+        self.unsaved = reproducibility.unsaved_buffers(loop) if loop.state.global_step else {}
+
+    def saved(self, step: int, path: Path) -> None:
+        """Note where training changes a buffer that the state, which was loaded, does not have."""
+        now = dict(self.loop.replica.module.named_buffers())
+        for name, was in self.unsaved.items():
+            if self.loop.exactness[0] == "bitwise" and not was.equal(now.get(name, was).to(was)):
+                reason = (
+                    f"training changes the buffer {name} of train.model, which no checkpoint has"
+                )
+                self.loop.exactness = "same samples", reason

@@ -1,5 +1,6 @@
 """Describes what the bits of a result depend on, and derives whether a resume is bitwise."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
@@ -64,6 +65,12 @@ def note_attempt(loop: Loop) -> None:
             now[INEXACT] = [state.global_step, batches.resumed or sample_digests.RESUMED]
     state.environments = extend_history(state.environments, now, state.global_step)
     loop.exactness = exactness(state.environments, context.is_deterministic)
+
+
+def unsaved_buffers(loop: Loop) -> dict[str, torch.Tensor]:
+    """Return copies of the buffers that no checkpoint has: `persistent=False`."""
+    module, saved = loop.replica.module, loop.replica.module.state_dict()
+    return {name: each.clone() for name, each in module.named_buffers() if name not in saved}
 
 
 def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
@@ -132,12 +139,11 @@ def _version(package: str) -> str:
 
 def processor() -> str:
     """Return the processor's model name: oneDNN's blocking depends on more than its features."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if name := re.search(r"^model name.*?:(.*)", text, re.MULTILINE):
+            return name[1].strip()
+    return platform.processor()
 
 
 def extend_history(
@@ -171,7 +177,8 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
         reason = found[0][1]
         steps = sorted({step for step, why in found if why == reason})
         return "approximate", reason.format(" and ".join(map(str, steps)))
-    if others := [key for key in SAMPLES if _differs(history, key)]:
+    others = [key for key in SAMPLES if not all(_is_alike(history[0], x, [key]) for x in history)]
+    if others:
         return "approximate", f"{' and '.join(others)} changed, so the samples are others"
     digests = [each[DIGESTS] for each in history if DIGESTS in each]
     if found := [pair for each in digests if (pair := difference(digests[0], each))]:
@@ -192,10 +199,6 @@ def _that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
     computes = re.compile("|".join(map(fnmatch.translate, _COMPUTES)))
     names = (name for name in sorted(environ) if computes.fullmatch(name))
     return {name: environ[name] for name in names if "_LOG_" not in name}  # these only print
-
-
-def _differs(history: list[dict[str, Any]], name: str) -> bool:
-    return not all(_is_alike(history[0], each, [name]) for each in history)
 
 
 def _is_alike(one: dict[str, Any], other: dict[str, Any], names: Iterable[str]) -> bool:
