@@ -2,8 +2,8 @@
 
 `jobs.plugins.PLUGINS` says which plugin has which hook; jobs/plugins/NAME/hooks.py has the
 function, with the same name and types. A plugin is imported when one of its hooks is called first.
-The decision table, the claim of a run, the commit of a checkpoint and the agreement of the ranks
-have no hook. Standard library only.
+`decide` may replace a decision. The table of decisions itself, the claim of a run, the commit of a
+checkpoint and the agreement of the ranks have no hook. Standard library only.
 """
 
 from __future__ import annotations

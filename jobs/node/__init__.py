@@ -6,5 +6,5 @@
 - signed_torchrun: torchrun whose rendezvous takes no state of other processes.
 - rendezvous: the address and the port at which the ranks meet.
 - interfaces: the addresses of the node's network interfaces, and the one of launch.interface.
-- oom: how many processes the kernel killed because memory ran out, and what memory is free.
+- oom: how many processes the kernel killed because memory ran out, and the limit of the memory.
 """

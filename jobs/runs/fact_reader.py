@@ -74,8 +74,8 @@ def read(run_dir: RunDir, attempt: int, is_for_next: bool = False) -> AttemptFac
 def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
     """Return what the files of a run show beside those of agents and ranks.
 
-    attempt: whose plan is read. None: the newest one's, for which no complete run is searched; of a
-    user's script without the names of damaged checkpoints, as its folder may have many files.
+    attempt: whose plan is read; None: the newest one. Then two things are left out, because they
+    cost time: the plan of a completed run, and damaged checkpoints of a user's script.
     To be called in one look. Raises: RecordError, OSError.
     """
     # First: nothing is asked then about what is missing in it.

@@ -1,8 +1,8 @@
 """Whose a run is, and which modes the folders get that the kit makes.
 
 A run directory is written by its owner only. What a job runs belongs to its user, or to root, and
-others may not write it. slurm/ddp_prepare.sh and slurm/agent.sh ask the same before they run its
-first line. Standard library only.
+others may not write it. slurm/ddp_prepare.sh asks so of the run directory, code and kit, before it
+runs a line of them; slurm/agent.sh also of spec.json and setup.sh. Standard library only.
 """
 
 import contextlib

@@ -126,7 +126,7 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     temporary = temporary_directory(root, pending.step, pending.manifest.attempt)
     with discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
-        own = [write_file(temporary / name, each, doing) for name, each in pending.files.items()]
+        own = [write_file(temporary / file, each, doing) for file, each in pending.files.items()]
         text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
         write_file(temporary / MANIFEST, text, doing)
         for part in pending.parts:
