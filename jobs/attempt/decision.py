@@ -92,7 +92,10 @@ def _by_row(ending: Ending, history: History, budget: Budget) -> Decision:
     if ending.is_lost:
         return _after_loss(ending)
     if evidence.is_requeued:
-        return after_requeue(evidence)
+        if evidence.unreachable_nodes:
+            reason = f"{no_answer(evidence)}; Slurm has requeued the job"
+            return Decision(Action.WAIT, Cause.NODE, reason)
+        return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
     if ending.is_cancelled:
         return after_cancel(evidence)
     # After a launch by hand there is no agent that records the signal.
@@ -131,14 +134,6 @@ def after_cancel(evidence: Evidence) -> Decision:
     if evidence.is_preempted:
         reason = "cancelled by a preemption, or by a user after it"
     return Decision(Action.CANCEL, Cause.CANCELLED, reason)
-
-
-def after_requeue(evidence: Evidence) -> Decision:
-    """Return the decision about a job that Slurm or an administrator requeued meanwhile."""
-    if evidence.unreachable_nodes:
-        reason = f"{no_answer(evidence)}; Slurm has requeued the job"
-        return Decision(Action.WAIT, Cause.NODE, reason)
-    return Decision(Action.WAIT, Cause.REQUEUED, "Slurm or an administrator requeued the job")
 
 
 def no_answer(evidence: Evidence) -> str:

@@ -40,7 +40,7 @@ def command(args: argparse.Namespace) -> int:
 def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     """Return the run directory of this job, made at its first start and found again at a requeue.
 
-    Raises: UserError, also for GPUs that are not the same on each node; FailedError.
+    Raises: UserError, also for GPUs that are not the same on each node.
     """
     job_id = job_id_from(os.environ)
     if job_id is None:

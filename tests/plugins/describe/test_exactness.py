@@ -24,7 +24,7 @@ from tests.core.test_loop_own_parts import spec_of
 HERE = __name__
 FIRST = {"torch": "2.13", "train.lr": 0.1, "ranks": [1, 1, 1], "world size": 8, "code": "a"}
 SEVEN = {"world size": 7, "torch": "2.14"}
-SAME, OTHER = "same samples", "approximate"
+SAME, OTHER, DRAWS = "same samples", "approximate", "generator of its own"
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,17 @@ def drawing_transform():
 
 
 class Counting(nn.Linear):
-    """A layer with buffers that no checkpoint has: training changes the second one."""
+    """A layer with buffers that no checkpoint has: training changes the last one."""
 
     def __init__(self):
         super().__init__(3, 2)
+        self.register_buffer("graph", torch.ones(2).to_sparse(), persistent=False)
         for name in ("mask", "count"):
             self.register_buffer(name, torch.ones(2), persistent=False)
 
     def forward(self, inputs):
         self.get_buffer("count").add_(self.training)
         return super().forward(inputs) * self.get_buffer("mask")
-
-
-DRAWS = "generator of its own"
 
 
 @pytest.mark.usefixtures("process_group", "no_reader_left")

@@ -35,9 +35,7 @@ class Describe(Callback):
     def saved(self, step: int, path: Path) -> None:
         """Note where training changes a buffer that the state, which was loaded, does not have."""
         now = dict(self.loop.replica.module.named_buffers())
+        words = "training changes the buffer {} of train.model, which no checkpoint has"
         for name, was in self.unsaved.items():
             if self.loop.exactness[0] == "bitwise" and not was.equal(now.get(name, was).to(was)):
-                reason = (
-                    f"training changes the buffer {name} of train.model, which no checkpoint has"
-                )
-                self.loop.exactness = "same samples", reason
+                self.loop.exactness = "same samples", words.format(name)

@@ -68,9 +68,14 @@ def note_attempt(loop: Loop) -> None:
 
 
 def unsaved_buffers(loop: Loop) -> dict[str, torch.Tensor]:
-    """Return copies of the buffers that no checkpoint has: `persistent=False`."""
+    """Return copies of the dense buffers that no checkpoint has: `persistent=False`."""
     module, saved = loop.replica.module, loop.replica.module.state_dict()
-    return {name: each.clone() for name, each in module.named_buffers() if name not in saved}
+    return {
+        name: each.to("cpu", copy=True)
+        for name, each in module.named_buffers()
+        # No tensor that another rank would have to be asked about, or that has no comparison.
+        if name not in saved and type(each) is torch.Tensor and each.layout is torch.strided
+    }
 
 
 def _samples(loop: Loop, now: dict[str, Any]) -> dict[str, Any]:
