@@ -69,9 +69,6 @@ FIRST_SUBMIT = (
 )
 
 
-CLUSTER_LOCAL = 'FLAGS="--cluster local"' if IS_BY_MAKE else "--cluster local"
-
-
 def override(change: str) -> str:
     """Return how the user types a spec override: `SET="train.lr=0.1"`, or `train.lr=0.1`."""
     return f'SET="{change}"' if IS_BY_MAKE else change

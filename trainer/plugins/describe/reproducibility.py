@@ -74,7 +74,9 @@ def unsaved_buffers(loop: Loop) -> dict[str, torch.Tensor]:
         name: each.to("cpu", copy=True)
         for name, each in module.named_buffers()
         # No tensor that another rank would have to be asked about, or that has no comparison.
-        if name not in saved and type(each) is torch.Tensor and each.layout is torch.strided
+        if name not in saved
+        and (type(each), each.layout) == (torch.Tensor, torch.strided)
+        and not (each.is_meta or each.is_nested)
     }
 
 
