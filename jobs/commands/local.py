@@ -66,10 +66,7 @@ def run_here(run_dir: RunDir, stream: TextIO) -> int:
     print(f"next: {hold_hint(last.why, run_dir.run_id)}", file=sys.stderr)
     if cluster.is_installed():
         local = 'FLAGS="--cluster local"' if installation.IS_BY_MAKE else "--cluster local"
-        note = (
-            f"note: where Slurm has a cluster this queues the run; with {local} it continues here"
-        )
-        print(note, file=sys.stderr)
+        print(f"note: on a cluster this queues the run; {local} continues it here", file=sys.stderr)
     return 130 if is_interrupted else code
 
 

@@ -33,7 +33,8 @@ from ..contract.rundir import AttemptDir, RunDir
 from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
-from .torchrun import FORKED, TRAINER, Node, stop_signal, torchrun_command
+from .signed_torchrun import FORKED
+from .torchrun import TRAINER, Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCHER = "slurm_job_kit.jobs.node.signed_torchrun"  # this module, for `python -m`
+FORKED = "--start-method=forkserver"  # the ranks are the children of a child of torchrun
 KEY_BYTES = 32  # as many as the digest has: SHA-256
 RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 

@@ -16,7 +16,6 @@ from . import interfaces
 from .signed_torchrun import LAUNCHER
 
 TRAINER = "slurm_job_kit.trainer"
-FORKED = "--start-method=forkserver"  # the ranks are the children of a child of torchrun
 # The slowest node may import torch from a busy file system first.
 JOIN_TIMEOUT_S = 600
 # After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.

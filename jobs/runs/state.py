@@ -16,7 +16,7 @@ from ..base.errors import FailedError, UserError
 from ..contract import records
 from ..contract.records import RecordError
 from ..contract.records.ended import ENDS, Action
-from ..contract.records.queued import RecordedJob, Submission, Successor
+from ..contract.records.queued import Claim, RecordedJob, Submission, Successor
 from ..contract.records.training import Result
 from ..contract.rundir import RunDir
 from ..slurm import job_list, job_state
@@ -182,19 +182,18 @@ def read_files(run_dir: RunDir) -> RunFiles:
 
 def _unreadable(run_dir: RunDir, problem: str) -> RunFiles:
     """Return a run that this kit does not read, with the jobs and owner that may live anyway."""
-    submission = owner = after = None
-    with contextlib.suppress(RecordError, OSError):
-        submission = records.read(Submission, run_dir.submission)
-    with contextlib.suppress(RecordError, OSError):
-        owner = run_lock.read(run_dir)
-    with contextlib.suppress(RecordError, OSError):
-        after = records.read(Successor, run_dir.successor)
+
+    def readable(kind: type[records.Record], path: Path) -> records.Record | None:
+        with contextlib.suppress(RecordError, OSError):
+            return records.read(kind, path)
+        return None
+
     return RunFiles(
         run_dir=run_dir,
         problem=problem,
-        submission=submission or Submission(),
-        owner=owner,
-        successor=after,
+        submission=readable(Submission, run_dir.submission) or Submission(),
+        owner=readable(Claim, run_dir.owner),
+        successor=readable(Successor, run_dir.successor),
     )
 
 

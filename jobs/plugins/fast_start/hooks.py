@@ -6,8 +6,7 @@ from pathlib import Path
 from ...base import gpus
 from ...base.environment import Program
 from ...contract.spec import Spec
-from ...node.signed_torchrun import LAUNCHER
-from ...node.torchrun import FORKED
+from ...node.signed_torchrun import FORKED, LAUNCHER
 from .. import PLUGINS
 
 FORKED_RANK = Path(__file__).with_name("forked_rank.py")
