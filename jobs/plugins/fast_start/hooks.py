@@ -47,9 +47,7 @@ def modules_for(spec: Spec) -> list[str]:
     fork = not (gpus.of_machine() or spec.slurm.num_gpus) if fork == "auto" else fork
     if not fork or not spec.launch.is_trainer:
         return []
-    plugins = [
-        f"trainer.plugins.{name}.hooks" for name, plugin in PLUGINS.items() if plugin.trainer_hooks
-    ]
-    own = ["trainer.training.run", "trainer.__main__", *plugins]
-    modules = [f"slurm_job_kit.{name}" for name in own]
+    plugins = [f"plugins.{name}.hooks" for name, each in PLUGINS.items() if each.trainer_hooks]
+    own = ["training.run", "__main__", *plugins]
+    modules = [f"slurm_job_kit.trainer.{name}" for name in own]
     return [*modules, *([] if spec.train.compile else ["torch._dynamo"])]

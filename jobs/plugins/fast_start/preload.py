@@ -19,7 +19,7 @@ from multiprocessing import forkserver
 from socket import AF_UNIX, socket
 from typing import Any, NoReturn
 
-from ...base.prctl import die_with_parent
+from ...base.prctl import die_with_parent, set_name
 from ...contract.rank_start import RANKS_DIR
 
 TORCHRUN = "torch.distributed.run"
@@ -60,6 +60,7 @@ def start_server(modules: Sequence[str]) -> None:
 def serve(modules: Sequence[str], listener: int, is_wanted: int) -> NoReturn:
     """Import modules, then fork ranks until torchrun ends. A rank reports an import that fails."""
     die_with_parent()
+    set_name("fork-server")
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)

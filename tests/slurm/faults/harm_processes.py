@@ -17,7 +17,7 @@ from .. import network
 from ..kit import Run
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-ROLES = ("batch", "srun", "agent", "torchrun", "rank", "reader")
+ROLES = ("batch", "srun", "agent", "torchrun", "fork-server", "rank", "reader")
 _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "batch",
     "-m slurm_job_kit.jobs.attempt run": "batch",
@@ -170,8 +170,8 @@ def _second_node(run: Run) -> str:
 
 def _role_of(pid: int) -> str:
     # A fork has torchrun's command line.
-    if _name(pid).startswith("rank-"):
-        return "rank"
+    if (name := _name(pid)).startswith(("rank-", "fork-server")):
+        return "fork-server" if name == "fork-server" else "rank"
     head = _command_line(pid).partition(" -- ")[0]
     return next((role for mark, role in _MARKS.items() if mark in head), "")
 
