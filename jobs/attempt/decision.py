@@ -25,7 +25,6 @@ LOST_REASON = KINDS[Kind.BATCH_SCRIPT_KILLED].what
 EXTERNAL_STOPS = (Cause.PREEMPTION, Cause.MANUAL_STOP)
 # These count against the crash budget: unlike a lost node, the run itself may be at fault.
 CRASHES = (Cause.CRASH, Cause.HANG, Cause.OUT_OF_MEMORY)
-DAY_S = 86400
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ def history_of(attempts: Sequence[AttemptRecord], now: float = 0.0) -> History:
     for entry in reversed(attempts):
         if entry.decision in ENDS:
             break
-        is_recent = entry.times.stop > now - DAY_S
+        is_recent = entry.times.stop > now - 24 * 3600
         crashes += may_count and is_recent and entry.cause in CRASHES
         may_count = may_count and not entry.evidence.has_progress
         idle += may_count and entry.cause not in EXTERNAL_STOPS

@@ -65,10 +65,6 @@ class Escaped:
         """Write a text; the name print() calls."""
         return int(self._stream.write(printable(text, LAYOUT)))
 
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts."""
-        self._stream.writelines(printable(line, LAYOUT) for line in lines)
-
 
 def escape_output() -> None:
     """Escape what this process prints from now on: names, reasons and logs may have any bytes."""

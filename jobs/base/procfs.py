@@ -3,6 +3,7 @@
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -23,8 +24,12 @@ def children(*parents: int) -> list[int]:
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
         return [pid for pid in pids if parent_of(pid) in parents]
-    files = (file for pid in parents for file in Path(f"/proc/{pid}/task").glob("*/children"))
-    return [int(pid) for file in files for pid in _read(str(file)).split()]
+    found: list[int] = []
+    for parent in parents:
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            files = Path(f"/proc/{parent}/task").glob("*/children")
+            found += [int(pid) for file in files for pid in _read(str(file)).split()]
+    return found
 
 
 def start_of(pid: int) -> str:

@@ -21,9 +21,7 @@ AWAITED = (*STOP_SIGNALS, signal.SIGCHLD)  # by the parent of agents, or of a to
 # STOP_SIGNALS are ignored there.
 END_TORCHRUN = signal.SIGVTALRM
 # torchrun raises an exception at those signals that it is told to handle, and has to be told some.
-# Python ignores an exception in a function that it calls before a fork: a rank was then forked
-# while modules were being imported, waited for these for ever, and ignored the stops. So no process
-# sends this one.
+# No process sends this one.
 HANDLED_BY_TORCHRUN = signal.SIGRTMAX
 
 

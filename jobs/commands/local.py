@@ -38,7 +38,6 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Launch, Spec
 from ..node.torchrun import stop_signal
 from ..runs import run_lock
-from ..slurm import cluster
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
@@ -64,9 +63,6 @@ def run_here(run_dir: RunDir, stream: TextIO) -> int:
     reason = last.reason if is_interrupted else f"{last.cause}, see above"
     print(f"stopped{where}: {reason}", file=sys.stderr)
     print(f"next: {hold_hint(last.why, run_dir.run_id)}", file=sys.stderr)
-    if cluster.is_installed():
-        local = 'FLAGS="--cluster local"' if installation.IS_BY_MAKE else "--cluster local"
-        print(f"note: on a cluster this queues the run; {local} continues it here", file=sys.stderr)
     return 130 if is_interrupted else code
 
 

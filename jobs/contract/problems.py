@@ -5,6 +5,7 @@ Standard library only.
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +75,9 @@ def dotted(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _is_plain(part) else format_value(part))
+            is_plain = re.fullmatch(r"(?a:[^\W\d][\w-]{0,59})", part)
+            text += ("." if text else "") + (part if is_plain else format_value(part))
     return text
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.replace("-", "_").isidentifier() and len(text) <= MAX_SHOWN
 
 
 def format_value(value: Any, written: str | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import platform
 import shlex
@@ -90,7 +91,7 @@ class Agent:
             began = time.monotonic()
             new = self.wait_for_signal()
             ranks = children(torchrun.pid)
-            if FORKED in command:
+            if FORKED in itertools.takewhile("--".__ne__, command):  # no argument of a script
                 ranks = children(*ranks)
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.

@@ -34,10 +34,9 @@ def quarantined_names(names: Iterable[str]) -> list[str]:
 
     names: those in the folder of checkpoints.
     """
+
+    def step(name: str) -> int:  # it may end in a number such as `.2`
+        return checkpoint_step(name.removeprefix(QUARANTINE_PREFIX).partition(".")[0]) or 0
+
     damaged = (name for name in names if name.startswith(QUARANTINE_PREFIX))
-    return sorted(damaged, key=lambda name: (_quarantined_step(name), name))
-
-
-def _quarantined_step(name: str) -> int:
-    """Return the step of a damaged checkpoint, whose name may end in a number such as `.2`."""
-    return checkpoint_step(name.removeprefix(QUARANTINE_PREFIX).partition(".")[0]) or 0
+    return sorted(damaged, key=lambda name: (step(name), name))

@@ -164,7 +164,7 @@ def syntax(run_dir: RunDir, spec: Spec) -> Problem | None:
     key = "module" if spec.launch.script is None else "script"
     path = run_dir.code / (spec.launch.script or str(spec.launch.module).replace(".", "/") + ".py")
     if not path.is_file():
-        raise NotChecked(f"launch.{key}: its code is not in the frozen code of the run")
+        raise NotChecked(f"launch.{key}: the frozen code of the run has no file {path.name} of it")
     try:
         compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte

@@ -35,7 +35,7 @@ def modules_for(spec: Spec) -> list[str]:
     """Return what forked ranks need imported; none where ranks start by exec, as launch.fork says.
 
     With a GPU they are not forked by default: this was tried without GPUs only. A fork cannot use
-    CUDA where its parent has initialised it; torchrun asks for the number of GPUs (torch 2.13).
+    CUDA where its parent has initialised it.
 
     Of each plugin the hooks, which each rank calls: an import costs some operations on a shared
     disk.
@@ -45,7 +45,9 @@ def modules_for(spec: Spec) -> list[str]:
     """
     fork = spec.launch.fork
     fork = not (gpus.of_machine() or spec.slurm.num_gpus) if fork == "auto" else fork
-    if not fork or not spec.launch.is_trainer:
+    # For a rank the fork server gets two descriptors per rank, in a message that has 253 at most.
+    # Source: unix(7), SCM_RIGHTS.
+    if not fork or not spec.launch.is_trainer or spec.nproc_per_node > 124:
         return []
     plugins = [f"plugins.{name}.hooks" for name, each in PLUGINS.items() if each.trainer_hooks]
     own = ["training.run", "__main__", *plugins]

@@ -15,7 +15,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
 from socket import AF_UNIX, socket
 from typing import Any, NoReturn
 
@@ -55,6 +55,7 @@ def start_server(modules: Sequence[str]) -> None:
     server: Any = forkserver._forkserver
     server._forkserver_address, server._forkserver_pid = address, pid
     server._forkserver_alive_fd = wanted
+    server.ensure_running = resource_tracker.ensure_running  # starts no second server
 
 
 def serve(modules: Sequence[str], listener: int, is_wanted: int) -> NoReturn:
@@ -67,10 +68,9 @@ def serve(modules: Sequence[str], listener: int, is_wanted: int) -> NoReturn:
     # A rank's garbage collector ignores what it inherits, and that memory stays shared.
     gc.enable()
     gc.freeze()
-    try:
+    with contextlib.suppress(SystemExit):
         forkserver.main(listener, is_wanted, ())
-    finally:
-        os._exit(0)
+    os._exit(0)
 
 
 def run_torchrun(arguments: Sequence[str]) -> NoReturn:
@@ -85,6 +85,7 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     except Exception:
         sys.excepthook(*sys.exc_info())
         status = 1
+    util._run_finalizers(0)  # type: ignore[attr-defined] # private; deletes semaphores of the ranks
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # the disk of the log is full
             stream.flush()

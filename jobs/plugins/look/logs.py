@@ -84,7 +84,8 @@ def show(wanted: RankLog) -> int:
     if not wanted.attempts():
         raise no_log(wanted)
     lines = lines_of(wanted)
-    sys.stdout.writelines(lines if wanted.lines is None else deque(lines, wanted.lines))
+    for line in lines if wanted.lines is None else deque(lines, wanted.lines):
+        sys.stdout.write(line)
     return 0
 
 

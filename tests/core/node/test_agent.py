@@ -350,7 +350,8 @@ def training(host, tmp_path):
     def start(**options):
         log = tmp_path / "log"
         log.touch()
-        run, process = host(sys.executable, "-c", TORCHRUN, log, RANK, **options)
+        of_script = ("--", "--start-method=forkserver")
+        run, process = host(sys.executable, "-c", TORCHRUN, log, RANK, *of_script, **options)
         wait_for(lambda: log.read_text().count("ready") == 2)
         return run, process, log
 

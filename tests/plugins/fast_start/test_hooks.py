@@ -61,7 +61,10 @@ def test_torchrun_forks_the_ranks_of_the_trainer():
 
 @pytest.mark.parametrize(
     ("launch", "num_gpus"),
-    [(Launch(fork=False), 0), (Launch(), 1), (Launch(fork=True, script="train.py"), 0)],
+    [
+        *((Launch(fork=False), 0), (Launch(), 1), (Launch(fork=True, script="train.py"), 0)),
+        (Launch(fork=True, nproc_per_node=125), 0),  # more than one message to the server can have
+    ],
 )
 def test_ranks_that_must_not_be_forked_are_started_by_exec(launch, num_gpus):
     spec = Spec(launch=launch, slurm=Slurm(gpus_per_node=num_gpus))

@@ -61,16 +61,6 @@ def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_dow
     assert error in done.stderr
 
 
-FAILS = r'raise ValueError("\nTORCH_LOGS is invalid\nValid settings:\nall, aot")'
-
-
-def test_the_reason_is_that_of_the_import_of_torch(tmp_path):
-    code = "preload.TORCHRUN = 'stub'; preload.main(['stub', 'stub', 'x'])"
-    done = preloaded(tmp_path, code, stub=FAILS)
-    assert done.returncode == 1
-    assert done.stderr.endswith("TORCH_LOGS is invalid\nValid settings:\nall, aot\n")
-
-
 IMPORTED = "kept = [[] for _ in range(100_000)]"
 FORKING = """
 import gc, multiprocessing, os, threading, time
