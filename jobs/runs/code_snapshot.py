@@ -247,7 +247,7 @@ def _link(name: str, path: Path, names: Iterable[str]) -> str:
     folder, last = os.path.split(path.parent / text)
     top = os.path.realpath(path.parents[name.count("/")])
     target = os.path.relpath(os.path.join(os.path.realpath(folder), last), top)
-    if any(is_below(each, [target]) for each in names):
+    if target == "." or any(is_below(each, [target]) for each in names):
         return os.path.relpath(target, here)
     return text if os.path.isabs(text) else os.path.normpath(path.parent / text)
 
