@@ -13,11 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_job_kit.jobs.plugins import PLUGINS
+
 from .. import network
 from ..kit import Run
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-ROLES = ("batch", "srun", "agent", "torchrun", "fork-server", "rank", "reader")
+FORK_SERVER = ("fork-server",) if "fast_start" in PLUGINS else ()
+ROLES = ("batch", "srun", "agent", "torchrun", *FORK_SERVER, "rank", "reader")
 _MARKS = {  # text in the command line; the first match counts
     "slurm_script": "batch",
     "-m slurm_job_kit.jobs.attempt run": "batch",
@@ -65,7 +68,7 @@ def rank(run: Run, number: int) -> Process:
     """The process of a global rank in the newest attempt: torchrun assigns the ranks."""
     ranks = of_role(run, "rank")
     for process in ranks:
-        if number in (_rank_in_name(process.pid), _rank_in_environment(process.pid)):
+        if _rank_of(process.pid) == number:
             return process
     raise LookupError(f"rank {number} is not among {ranks}")
 
@@ -176,13 +179,10 @@ def _role_of(pid: int) -> str:
     return next((role for mark, role in _MARKS.items() if mark in head), "")
 
 
-def _rank_in_name(pid: int) -> int | None:
-    """The number of a forked rank; its environment is still that of torchrun's start."""
-    name = _name(pid)
-    return int(name.removeprefix("rank-")) if name.startswith("rank-") else None
-
-
-def _rank_in_environment(pid: int) -> int | None:
+def _rank_of(pid: int) -> int | None:
+    """The number of a rank; the environment of a forked one is still that of torchrun's start."""
+    if (name := _name(pid)).startswith("rank-"):
+        return int(name.removeprefix("rank-"))
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if entry.startswith(b"RANK="):

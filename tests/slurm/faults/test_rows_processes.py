@@ -63,7 +63,7 @@ def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(row: Row, number:
 
 @on_every_proctrack
 @pytest.mark.usefixtures("proctrack")
-@pytest.mark.parametrize("role", ["torchrun", "fork-server", "agent", "srun"])
+@pytest.mark.parametrize("role", ["torchrun", *harm_processes.FORK_SERVER, "agent", "srun"])
 def test_row_15_sigkill_of(row: Row, role: str) -> None:
     paced = start_with_readers(row)
     first = [p for p in harm_processes.tree(paced.run) if p.role != "batch"]
