@@ -71,7 +71,7 @@ def test_row_18_a_node_loses_its_network(row: Row, index: int) -> None:
     assert_came_back(row, paced, lost)
 
 
-@pytest.mark.skipif(not HAS_WATCHDOG, reason="Slurm ends the attempt")
+@pytest.mark.plugin("health")  # without it Slurm ends the attempt
 def test_row_18_a_node_loses_its_network_and_slurm_is_slow_to_notice(row: Row) -> None:
     row.kit.cluster.restart(extra_conf=f"SlurmdTimeout={LONG_SLURMD_TIMEOUT_S}")
     paced = row.begin(*SPEC, step=7)

@@ -136,6 +136,7 @@ def test_row_11_scancel_just_before_our_requeue_lands(
     assert run.attempts()[0]["cause"] in ("cancelled", "manual_stop")[: 1 + restarts]
 
 
+@pytest.mark.plugin("sites")
 @pytest.mark.usefixtures("patient_site")
 def test_row_11_scancel_just_before_slurms_own_requeue(row: Row, tmp_path: Path) -> None:
     """`close` has read the job as preempted and asks for the settings; then the scancel comes."""

@@ -42,7 +42,7 @@ def assert_nothing_happened(kit: Kit, cwd: Path = REPOSITORY) -> None:
     assert list(kit.runs_root.rglob("hacked")) == [] and not (cwd / "hacked").exists()
 
 
-@pytest.mark.usefixtures("row")
+@pytest.mark.plugin("check")
 def test_row_31_hostile_specs_run_nothing_and_write_nothing(row: Row, tmp_path: Path) -> None:
     config = tmp_path / "hostile.yaml"
     for what, text in REFUSED.items():
@@ -54,7 +54,6 @@ def test_row_31_hostile_specs_run_nothing_and_write_nothing(row: Row, tmp_path: 
     assert_nothing_happened(row.kit)
 
 
-@pytest.mark.usefixtures("row")
 def test_row_31_spoilt_specs_are_taken_or_refused_in_words(row: Row, tmp_path: Path) -> None:
     config, chance = tmp_path / "spoilt.yaml", random.Random(31)
     text = (REPOSITORY / PACED).read_bytes()
