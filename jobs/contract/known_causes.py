@@ -86,20 +86,10 @@ _KNOWN_CAUSES = (
         r"|Interpolation\w*)(?:Error|Exception)\b|^[\w.]*MissingMandatoryValue\b",
     ),
 )
-# The next attempt would only repeat these.
-REPEATED = (Kind.IMPORT_ERROR, Kind.EXEC_FORMAT)
-# Errors of Python itself, or that code raises on purpose.
-PLAIN = {
-    *("ValueError", "LookupError", "KeyError", "IndexError", "TypeError", "AttributeError"),
-    *(
-        "AssertionError",
-        "NameError",
-        "UnboundLocalError",
-        "ArithmeticError",
-        "ZeroDivisionError",
-        "UnicodeError",
-    ),
-}
+REPEATED = (Kind.IMPORT_ERROR, Kind.EXEC_FORMAT)  # the next attempt would only repeat these
+# Classes of the errors of Python itself, or that code raises on purpose.
+PLAIN = {"ValueError", "LookupError", "TypeError", "AttributeError", "AssertionError"}
+PLAIN |= {"NameError", "ArithmeticError"}
 
 
 def known_cause(

@@ -12,6 +12,7 @@ forks the ranks (`--start-method=forkserver`). It imports the modules during the
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -80,6 +81,7 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
     and the next attempt waits for it.
     """
     status = 0
+    logging.setLogRecordFactory(record_of)
     try:
         importlib.import_module(arguments[0]).main(arguments[1:])
     except Exception:
@@ -90,6 +92,15 @@ def run_torchrun(arguments: Sequence[str]) -> NoReturn:
         with contextlib.suppress(OSError):  # the disk of the log is full
             stream.flush()
     os._exit(status)
+
+
+def record_of(*arguments: Any, **options: Any) -> logging.LogRecord:
+    """Return a record with its exception as text: torch's formatter imports _dynamo for others."""
+    record = logging.LogRecord(*arguments, **options)
+    if record.exc_info:
+        text, record.exc_info = logging.Formatter().formatException(record.exc_info), None
+        record.exc_text = text
+    return record
 
 
 if __name__ == "__main__":

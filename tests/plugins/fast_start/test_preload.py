@@ -26,13 +26,13 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SPEC = Spec(launch=Launch(fork=True))
 # In place of torch.distributed.run, whose own end a test of a local run waits for.
 STUB = """
-import atexit, sys
-
+import atexit, logging, sys, torch
 def main(arguments):
     atexit.register(print, "torn down")
     print("trained with", *arguments, end="")
     if arguments == ["failing"]:
-        raise ValueError("a rank failed")
+        logging.getLogger("torch.distributed").exception("", exc_info=ValueError("a rank failed"))
+        raise ValueError(f"torch._dynamo: {'torch._dynamo' in sys.modules}")
     if arguments == ["refused"]:
         sys.exit(2)
 """
@@ -50,7 +50,7 @@ def preloaded(folder, code, *arguments, **modules):
 
 @pytest.mark.parametrize(
     ("argument", "status", "tears_down", "error"),
-    [("well", 0, False, ""), ("failing", 1, False, "a rank failed"), ("refused", 2, True, "")],
+    [("well", 0, False, ""), ("failing", 1, False, "_dynamo: False"), ("refused", 2, True, "")],
 )
 def test_torchrun_ends_without_a_tear_down(tmp_path, argument, status, tears_down, error):
     code = "preload.run_torchrun(['stub', *sys.argv[1:]])"
