@@ -71,6 +71,6 @@ def _lose(kit: Kit, config: Path, slurm: dict[str, int | str]) -> dict[str, floa
     lost = time.time()
     kit.cluster.power_off(node)
     steps = wait_for(lambda: first_steps(2), "no attempt after the loss", LIMIT_S)
-    ended = run.attempts()[0]["stop"]
+    ended = run.attempts()[0]["times"]["stop"]
     kit.jobs("cancel", run.dir.path)
     return {"detection": ended - lost, "start": max(steps) - ended}
