@@ -102,10 +102,10 @@ def test_the_process_has_the_ranks_code_and_variables_and_no_gpu(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    body = f"env >{tmp_path}/env; pwd -P >{tmp_path}/pwd; " + reports(folder=tmp_path)
+    body = f"env -0 >{tmp_path}/env; pwd -P >{tmp_path}/pwd; " + reports(folder=tmp_path)
     loaded, run_dir = frozen(interpreter(body, ", env: {OWN: a}, nproc_per_node: 3"))
     check.check(loaded, run_dir)
-    env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().split("\0")[:-1])
     assert (env["CUDA_VISIBLE_DEVICES"], env["OWN"], env["WORLD_SIZE"]) == ("", "a", "3")
     assert env["PYTHONPATH"].split(":")[0] == str(run_dir.code)
     assert env["LOCAL_WORLD_SIZE"] == "3"
