@@ -12,6 +12,7 @@ from ...base import files
 from ...base.console import printable
 from ...base.errors import RecordError
 from ...contract.records.ended import FINAL, Action, AttemptRecord
+from ...contract.records.nodes import AttemptPlan
 from ...contract.records.timeline import Event, read_events
 from ...contract.rundir import RunDir
 from ...runs.state import RunState
@@ -117,7 +118,7 @@ def read(run: RunState) -> RunTimes:
     events = [each for name in writers for each in read_events(run_dir.timeline(name))]
     attempts = [_closed(run, each, events) for each in run.files.attempts]
     if run.files.newest > len(attempts) and run.files.plan is not None:
-        attempts.append(_open(run, events, now))
+        attempts.append(_open(run, run.files.plan, events, now))
     begin = min([*submits, *(each.start for each in attempts)], default=now)
     end = max([begin, *(each.stop for each in attempts)])
     if not run.is_over:
@@ -164,9 +165,8 @@ def _closed(run: RunState, record: AttemptRecord, events: Sequence[Event]) -> At
     return AttemptTimes(record.attempt, start, stop, record.nodes or (), seconds, record)
 
 
-def _open(run: RunState, events: Sequence[Event], now: float) -> AttemptTimes:
-    number, plan = run.files.newest, run.files.plan
-    assert plan is not None
+def _open(run: RunState, plan: AttemptPlan, events: Sequence[Event], now: float) -> AttemptTimes:
+    number = run.files.newest
     own = [each for each in events if each.attempt == number]
     stop = _last_sign(run, number, own, default=plan.start) if run.is_over else now
     stop = max(plan.start, stop)

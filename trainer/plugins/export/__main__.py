@@ -49,12 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_dir = RunDir(directory.parent.parent)
     try:
         manifest, path = export(directory, options.out or run_dir.path / f"weights{SUFFIX}")
-        is_copy = directory.parent.name != run_dir.checkpoints.name
-        result = None if is_copy else records.read(Result, run_dir.result)
+        result = records.read(Result, run_dir.result)
     except (UserError, reader.DamageError, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
-    is_done = is_copy or (result is not None and result.status == "completed")
+    is_done = result is not None and result.status == "completed"
     print(describe(manifest, is_done), file=sys.stderr)
     print(path)
     return 0
@@ -117,17 +116,14 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
 
 def split(model: Mapping[str, StoredTensor]) -> list[list[str]]:
     """Return the names of the tensors of each file, in the order of `weights_sha256`."""
-
-    def size_of(name: str) -> int:
-        return math.prod(model[name].shape) * model[name].dtype.itemsize
-
-    return [*in_buckets(sorted(model), size_of, MAX_FILE_BYTES)] or [[]]
+    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in model.items()}
+    return [*in_buckets(sorted(sizes), sizes.__getitem__, MAX_FILE_BYTES)] or [[]]
 
 
 def describe(manifest: Manifest, is_run_finished: bool) -> str:
     """Return a line with step and metrics, and a second line if the run is not finished."""
-    values = [(each.name, each.value) for each in manifest.metrics if each.value is not None]
-    metrics = [f"{name} {value:.4g}" for name, value in values]
+    known = (each for each in manifest.metrics if each.value is not None)
+    metrics = [f"{each.name} {each.value:.4g}" for each in known]
     text = f"weights after step {manifest.global_step}: {', '.join(metrics) or 'no metrics yet'}"
     if is_run_finished:
         return text

@@ -1,7 +1,7 @@
 """Weights without the rest of a training: read from files, and loaded into a model."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import torch
 from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ...checkpoint import outline
 from ...checkpoint.saved_state import check_same_tensors, model_parts
-from ...checkpoint.share import BUCKET_BYTES, share
+from ...checkpoint.share import BUCKET_BYTES, in_buckets, share
 from ...contract import MALFORMED, MANIFEST, RunDir, checkpoint_names, files, reader
 from ...errors import UserError
 from ...model.replica import Replica
@@ -37,12 +37,12 @@ class Weights(NamedTuple):
 def load_initial(replica: Replica, path: str, context: RankContext) -> None:
     """Load the weights that `train.init_from` names. All ranks call it; rank 0 reads the files.
 
-    It broadcasts them in buckets, each of which ends with the tensor that fills BUCKET_BYTES. No
-    rank holds more than a bucket beside its model: of a divided tensor it keeps its rows.
+    It broadcasts them in buckets of at most BUCKET_BYTES, or of one larger tensor. A rank holds a
+    bucket beside its model or its rows of it; rank 0 one tensor more, or two tied ones.
     Names in the files lose the prefix `train.init_from_prefix`. A file may lack names that the
     model ties to another name in it: `save_pretrained` of Hugging Face leaves them out.
-    Raises: UserError, which names `path`, where the tensors are not those of the model; before
-    anything is loaded.
+    Raises: UserError, which names `path`, where the tensors are not those of the model, or tied
+    names have two values; before anything is loaded.
     """
     is_first, device = context.distributed.is_first, context.device
     prefix = context.train.init_from_prefix
@@ -53,34 +53,39 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
             name.removeprefix(prefix): torch.empty(shape, device="meta")
             for name, shape in shapes.items()
         }
-        left_out = _implied_names(saved, replica.module)
+        tensors = _tensors(replica.module)
+        known = {tensors.get(name, name) for name in saved}
+        left_out = {name for name in own if tensors.get(name, name) in known} - saved.keys()
         expected = {name: value for name, value in own.items() if name not in left_out}
         check_same_tensors(saved, expected, f"train.init_from {path} is")
+        if weights is not None:
+            _check_ties(weights, tensors, prefix, path)
         buckets = iter(()) if weights is None else _buckets(weights, prefix)
         while (bucket := share(next(buckets, None), device)) is not None:
             _load(bucket, own, replica)
             bucket.clear()  # before the next one takes memory
 
 
-def _implied_names(saved: Collection[str], module: torch.nn.Module) -> set[str]:
-    """Return the model's names that the files lack because they have another name of the tensor."""
-    names: dict[int, set[str]] = {}
-    for named in (module.named_parameters, module.named_buffers):
-        for name, tensor in named(remove_duplicate=False):
-            names.setdefault(id(tensor), set()).add(name)
-    ties = [each for each in names.values() if each & set(saved)]
-    return {name for each in ties for name in each - set(saved)}
+def _tensors(module: torch.nn.Module) -> dict[str, int]:
+    """Return a number for the tensor of each name of a model: tied names have the same one."""
+    named = (module.named_parameters, module.named_buffers)
+    return {name: id(tensor) for each in named for name, tensor in each(remove_duplicate=False)}
+
+
+def _check_ties(weights: Weights, tensors: Mapping[str, int], prefix: str, path: str) -> None:
+    """Raise a UserError for two values of one tensor: the model would have the later one."""
+    first: dict[int | str, str] = {}
+    for name in weights.shapes:
+        other = first.setdefault(tensors.get(name.removeprefix(prefix), name), name)
+        if other != name and not torch.equal(weights.read(other), weights.read(name)):
+            what = f"{other} and {name} differ, and train.model has one tensor for both"
+            hint = "leave one of them out, or do not tie them"
+            raise UserError(f"train.init_from {path}: {what}\n  hint: {hint}")
 
 
 def _buckets(weights: Weights, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
-    bucket: dict[str, torch.Tensor] = {}
-    for name in weights.shapes:
-        bucket[name.removeprefix(prefix)] = weights.read(name)
-        if sum(tensor.nbytes for tensor in bucket.values()) >= BUCKET_BYTES:
-            yield bucket
-            bucket = {}
-    if bucket:
-        yield bucket
+    read = ((name.removeprefix(prefix), weights.read(name)) for name in weights.shapes)
+    return map(dict, in_buckets(read, lambda each: each[1].nbytes, BUCKET_BYTES))
 
 
 def _load(bucket: dict[str, torch.Tensor], own: dict[str, Any], replica: Replica) -> None:
@@ -121,14 +126,13 @@ def _opened(path: Path, stack: ExitStack) -> Weights:
         return _of_checkpoint(reader.Contents(path, reader.check(path)))
     if path.name.endswith(".json"):
         places = _places(path)
-        opened = {name: _safe_open(path.parent / name, stack) for name in set(places.values())}
+        opened = {
+            name: stack.enter_context(safetensors.safe_open(path.parent / name, "pt"))
+            for name in set(places.values())
+        }
         return _of_files({name: opened[file] for name, file in places.items()})
-    file = _safe_open(path, stack)
+    file = stack.enter_context(safetensors.safe_open(path, "pt"))
     return _of_files(dict.fromkeys(file.keys(), file))
-
-
-def _safe_open(path: Path, stack: ExitStack) -> Any:
-    return stack.enter_context(safetensors.safe_open(path, "pt"))
 
 
 def _places(index: Path) -> dict[str, str]:
