@@ -5,6 +5,8 @@ Source of the numbers: linux/prctl.h.
 
 import ctypes
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
@@ -19,9 +21,14 @@ def set_name(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def adopt_orphans(is_on: bool) -> None:
-    """Choose whether descendants whose parent ends become children of this process.
+@contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Run a block in which descendants whose parent ends become children of this process.
 
     The kernel does it before the parent's end can be waited for.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_on))
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)

@@ -27,7 +27,7 @@ from ..base import gpus, installation
 from ..base.console import display_path, format_metrics, print_line, quantity
 from ..base.environment import Program
 from ..base.errors import UserError
-from ..base.prctl import adopt_orphans, die_with_parent
+from ..base.prctl import adopted_orphans, die_with_parent
 from ..base.procfs import children
 from ..base.stop_signals import AWAITED, StopSignals
 from ..contract import records
@@ -85,7 +85,8 @@ def run(run_dir: RunDir) -> int:
     if nodes < spec.slurm.fewest_nodes:
         here = f"{quantity(len(devices), 'GPU')} here: {quantity(nodes, 'node')}"
         print_line(f"warning: {here}, not {spec.slurm.nodes}")
-    shares = gpu_shares(nodes, devices)
+    share = len(devices) // nodes
+    shares = [",".join(devices[n * share : (n + 1) * share]) or None for n in range(nodes)]
     if run_dir.job_log.is_symlink():  # of a job of plain sbatch: jobs.attempt.open
         run_dir.job_log.unlink()
 
@@ -136,19 +137,15 @@ def check_machine(spec: Spec, num_gpus: int) -> None:
             f"{f': {limit}' if limit else ''}\n"
             f"  hint: add {installation.override(f'slurm.gpus_per_node={share}')}"
         )
-    if not num_gpus and nodes * spec.nproc_per_node > cores * MAX_RANKS_PER_CORE:
+    most = cores * MAX_RANKS_PER_CORE
+    if not num_gpus and nodes * spec.nproc_per_node > most:
+        change = f"slurm.nodes={most // spec.nproc_per_node}"
+        if spec.nproc_per_node > most:
+            change = "slurm.nodes=1 " * (nodes > 1) + f"launch.nproc_per_node={most}"
         raise UserError(
             f"{quantity(nodes, 'node')} with {quantity(spec.nproc_per_node, 'rank')} are too many "
-            f"for the {quantity(cores, 'core')} here\n"
-            f"  hint: add {installation.override('slurm.nodes=2')}"
+            f"for the {quantity(cores, 'core')} here\n  hint: add {installation.override(change)}"
         )
-
-
-def gpu_shares(nodes: int, devices: list[str]) -> list[str | None]:
-    """Return CUDA_VISIBLE_DEVICES of each agent; None without GPUs."""
-    share = len(devices) // nodes
-    cuts = [devices[rank * share : (rank + 1) * share] for rank in range(nodes)]
-    return [",".join(cut) if devices else None for cut in cuts]
 
 
 def start_agents(
@@ -178,16 +175,6 @@ def start_agents(
             )
         agents.append(agent)
     return agents
-
-
-@contextmanager
-def adopted_orphans() -> Iterator[None]:
-    """Run a block in which this process adopts what its ended agents leave."""
-    adopt_orphans(True)
-    try:
-        yield
-    finally:
-        adopt_orphans(False)
 
 
 def kill_orphans() -> None:

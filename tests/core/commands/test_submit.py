@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from unittest import mock
@@ -120,10 +121,12 @@ def test_a_local_run_that_stopped_ends_with_one_hint(here, capsys, monkeypatch, 
     assert stopped.startswith("stopped: ") and hint.startswith(f"next: {kind}: ")
 
 
-def test_a_spec_that_this_machine_cannot_run_leaves_no_run(here, capsys):
-    argv = ["submit", "tiny.yaml", "slurm.nodes=9999", "--cluster", "local"]
-    assert main(argv) == 2
-    assert "too many" in capsys.readouterr().err
+@pytest.mark.parametrize("nodes", [9999, 2, 1])
+def test_a_spec_that_this_machine_cannot_run_leaves_no_run_and_its_hint_fits(here, capsys, nodes):
+    words = [f"slurm.nodes={nodes}", *["launch.nproc_per_node=9999"] * (nodes < 9)]
+    assert main(["submit", "tiny.yaml", *words, "--cluster", "local"]) == 2
+    (added,) = re.findall('too many .*hint: add SET="(.*)"', capsys.readouterr().err, re.DOTALL)
+    local.check_machine(load(Path("tiny.yaml"), [*words, *added.split()]).spec, 0)
     assert lookup.all_runs() == []
 
 

@@ -103,16 +103,6 @@ def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 22
 
 
-def test_a_run_of_another_kit_hides_no_other(here, capsys):
-    older, run = make_run(here, "20260109"), make_run(here)
-    older.spec.write_text("{}")
-    assert main(["status", "--json"]) == 0
-    rows = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["20260109"]["state"] == "unreadable"
-    assert "older version" in rows["20260109"]["reason"]
-    assert rows[run.run_id]["state"] == "frozen"
-
-
 @pytest.mark.parametrize(
     ("state", "text"),
     [
