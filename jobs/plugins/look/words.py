@@ -19,17 +19,10 @@ from ...runs.state import RunFiles, RunPhase, RunState
 from ...slurm.job import Job
 from .pending import explain
 
-CAUSES = {
-    Cause.COMPLETED: "completed",
-    Cause.CANCELLED: "cancelled",
-    Cause.TIME_LIMIT: "time limit",
-    Cause.PREEMPTION: "preemption",
+CAUSES = {cause: cause.replace("_", " ") for cause in Cause} | {
     Cause.MANUAL_STOP: "stop signal sent by hand",
     Cause.INTERRUPTED: "Ctrl-C or cancel",
     Cause.REQUEUED: "requeue by Slurm or an administrator",
-    Cause.CRASH: "crash",
-    Cause.HANG: "hang",
-    Cause.OUT_OF_MEMORY: "out of memory",
     Cause.NODE: "bad or lost node",
     Cause.LOST: "batch script killed",
 }

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...base import installation
 from ...config import overrides
 from ...config.keys import as_whole, nearest
 from ...config.load import SWEEP, read, resolve_document
 from ...config.loaded import LoadedSpec
-from ...config.yaml_reader import Document
-from ...contract.problems import KeyPath, Problem, SpecError
+from ...config.yaml_reader import Document, YamlNode
+from ...contract.problems import KeyPath, Place, Problem, SpecError
 from ...contract.spec import METRIC_MODES
 
 KEYS = ("grid", "list", "max_parallel", "metric")
@@ -49,13 +50,16 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     fixed, axes = split(arguments)
     text, document = read(config, fixed)
     section = document.values.pop(SWEEP, None)
+    document.nodes.setdefault((SWEEP,), YamlNode(Place(str(config))))
     own = _Section(document, {} if section is None else section)
     given = {word.partition("=")[0] for word in fixed} | {*axes}
     points = own.points(given)
     listed = ([f"{name}={value}" for value in values] for name, values in axes.items())
-    lines = [(*a, *b) for a, b in itertools.product(points, list(itertools.product(*listed)))]
+    both = itertools.product(points, list(itertools.product(*listed)))
+    lines = [(*filter(None, a), *b) for a, b in both]
     if lines == [()] and not document.problems:
-        own.refuse((), "has no points", "as in train.lr=0.01,0.1, or a section sweep")
+        example = installation.override("train.lr=0.01,0.1")
+        own.refuse((), "has no points", f"add {example}, or a section sweep to the file")
     if len(lines) > MAX_POINTS:
         own.refuse((), f"has {len(lines)} points, more than {MAX_POINTS}", "sweep fewer values")
         lines = lines[:1]
@@ -65,6 +69,8 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     for words in lines:
         each = Document(copy.deepcopy(document.values), {**document.nodes}, [*document.problems])
         overrides.apply(each, words)
+        for word in words:
+            each.nodes |= own.nodes_of.get(word, {})
         try:
             made.append(Point(words, resolve_document(text, each, [*fixed, *words])))
         except SpecError as error:
@@ -88,8 +94,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         if len(texts) == 1 or name.startswith(f"{SWEEP}."):
             fixed.append(argument)
         elif "" in texts or name in FIXED:
-            what = f"{name} is the same for all points" if name in FIXED else "has an empty value"
-            raise SpecError([Problem((name,), what, "write values with commas between them")])
+            what, words = "has an empty value", f"{name}={','.join(filter(None, texts))}"
+            if name in FIXED:
+                what, words = f"{name} is the same for all points", f"{name}={texts[0]}"
+            raise SpecError([Problem(tuple(name.split(".")), what, f"write {words}")])
         else:
             fixed = [each for each in fixed if each.partition("=")[0] != name]
             axes[name] = texts
@@ -118,6 +126,7 @@ class _Section:
 
     def __init__(self, document: Document, written: Any) -> None:
         self._document = document
+        self.nodes_of: dict[str, dict[KeyPath, YamlNode]] = {}  # of a word of the file
         self._section: dict[str, Any] = written if isinstance(written, dict) else {}
         if self._section is not written:
             self.refuse((), "must be a mapping with grid or list", _GRID)
@@ -126,23 +135,21 @@ class _Section:
                 guess = nearest(name, KEYS)
                 hint = f"did you mean {guess}?" if guess else f"known: {', '.join(KEYS)}"
                 self.refuse((name,), "unknown key", hint)
-        self.max_parallel = as_whole(self._section.get("max_parallel"), int)
-        if self.max_parallel is not None and not (
-            type(self.max_parallel) is int and self.max_parallel > 0
-        ):
+        limit = self.max_parallel = as_whole(self._section.get("max_parallel"), int)
+        if limit is not None and not (type(limit) is int and limit > 0):
             self.refuse(("max_parallel",), "must be a whole number, at least 1")
         self.metric = self._section.get("metric")
         if self.metric is not None and self.metric not in METRIC_MODES:
-            best_mode = (document.values.get("checkpoint") or {}).get("best_mode", "auto")
-            if best_mode == "auto" or not str(self.metric).startswith("eval_"):
+            checkpoint = document.values.get("checkpoint")
+            best_mode = isinstance(checkpoint, dict) and checkpoint.get("best_mode", "auto")
+            if best_mode in (False, "auto") or not str(self.metric).startswith("eval_"):
                 hint = f"built in: {', '.join(METRIC_MODES)}; of your own: eval_..., with best_mode"
                 self.refuse(("metric",), f"{self.metric} is no held-out metric", hint)
 
     def refuse(self, path: KeyPath, what: str, hint: str = "") -> None:
         """Add a problem with a key of the section."""
         full = (SWEEP, *path)
-        problem = Problem(full, what, hint, place=self._document.place(full))
-        self._document.problems.append(problem)
+        self._document.problems.append(Problem(full, what, hint, place=self._document.place(full)))
 
     def points(self, given: set[str]) -> list[tuple[str, ...]]:
         """Return the `KEY=VALUE` of each point; given: keys of the command line."""
@@ -168,13 +175,16 @@ class _Section:
         inner = self._document.nodes.items()
         nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
         value = overrides.typed(value, path, nodes)
-        return f"{key}={json.dumps(value, ensure_ascii=False)}"
+        word = f"{key}={json.dumps(value, ensure_ascii=False)}"
+        self.nodes_of[word] = nodes
+        return word
 
     def _axis(self, key: str, values: Any) -> list[str]:
         if isinstance(values, list) and values:
             return [self._word(key, value, ("grid", key, n)) for n, value in enumerate(values)]
-        self.refuse(("grid", key), "needs a list of values", _GRID)
-        return [f"{key}=null"]
+        hint = _GRID if isinstance(values, dict) else f"write {key}: [{values or '...'}]"
+        self.refuse(("grid", key), "needs a list of values", hint)
+        return [""]  # no word, so that each point is without this mistake
 
     def _is_mapping(self, written: Any, at: KeyPath, hint: str) -> bool:
         if not isinstance(written, dict) or not written:

@@ -54,9 +54,7 @@ def command(args: argparse.Namespace) -> int:
 def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
     """Print the points and how they would run."""
     listed = [list(point.overrides) for point in loaded.points]
-    array = None
-    if cluster == "slurm":
-        array = array_tasks(range(len(listed)), loaded.max_parallel)
+    array = array_tasks(range(len(listed)), loaded.max_parallel) if cluster == "slurm" else None
     if as_json:
         print(json.dumps({"points": listed, "array": array}))
         return
@@ -86,8 +84,7 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
     announce(sweep, as_json)
     if cluster == "slurm":
         return 0
-    request = resume.Request(cluster="local")
-    return run_here(sweep, range(len(runs)), request, as_json)
+    return run_here(sweep, range(len(runs)), resume.Request(cluster="local"), as_json)
 
 
 @contextlib.contextmanager
@@ -122,10 +119,8 @@ def queue_array(
     specs = (each.spec for each in runs.values())
     options, *others = {tuple(sbatch.sbatch_options(spec, sweep, log)) for spec in specs}
     if others:
-        hint = "make a sweep for each value of these slurm keys"
-        raise UserError(
-            f"the points ask Slurm for different jobs, but an array is one job\n  hint: {hint}"
-        )
+        what = "the points ask Slurm for different jobs, but an array is one job"
+        raise UserError(f"{what}\n  hint: make a sweep for each value of these slurm keys")
     first = next(iter(runs))
     known = record_settings(first)
     array = f"--array={array_tasks(numbers, limit)}"

@@ -1,5 +1,7 @@
 """The points of a sweep: grid, list; lists on the command line; all mistakes at once."""
 
+import re
+
 import pytest
 
 from slurm_job_kit.jobs.config.load import SpecError, load
@@ -27,8 +29,6 @@ def swept(spec_file):
 
 @pytest.fixture
 def refused(spec_file):
-    """The mistakes, one for each."""
-
     def taken(text, *arguments):
         with pytest.raises(SpecError) as caught:
             points.load(spec_file(BASE + text), arguments)
@@ -84,22 +84,22 @@ sweep:
     train.momentum: 3
 """
     problems = refused(text)
-    lines = ("x.yaml:3: train.epochs", "x.yaml:5: sweep.max_paralel", "override train.lrr=0.01")
-    more = ('override train.seed="x"', "x.yaml:11: sweep.grid.name", "x.yaml:12: sweep.grid")
+    lines = ("x.yaml:3: train.epochs", "x.yaml:5: sweep.max_paralel", "x.yaml:7: train.lrr")
+    more = ("x.yaml:10: train.seed", "x.yaml:11: sweep.grid.name", "x.yaml:12: sweep.grid")
     assert [line for line in (*lines, *more) if line not in problems] == []
-    assert problems.count("hint: did you mean") == 2
+    assert problems.count("hint: did you mean") == 2 and "null" not in problems
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "expected"),
     [
-        ("", (), "has no points"),
-        ("sweep: {}\n", (), "has no points"),
+        ("", (), "x.yaml: sweep: has no points"),
+        ("sweep: {}\n", (), "x.yaml:3: sweep: has no points"),
         ("sweep: 3\n", (), "must be a mapping"),
         ("sweep: {grid: {}}\n", (), "needs keys"),
         ("sweep: {list: []}\n", (), "needs a list"),
         ("sweep: {grid: {train.seed: [1]}, list: [{train.seed: 1}]}\n", (), "stands beside grid"),
-        ("sweep: {grid: {train.seed: []}}\n", (), "needs a list of values"),
+        ("sweep: {grid: {train.lr: 0.1}}\n", (), "of values\n  hint: write train.lr: [0.1]"),
         ("", ("train.seed=1,,2",), "has an empty value"),
         ("", ("name=a,b",), "name is the same for all points"),
         ("", ("train.seed=1,x",), 'must be a whole number, not "x"'),
@@ -110,6 +110,12 @@ sweep:
 )
 def test_a_mistake_is_explained(refused, text, arguments, expected):
     assert expected in refused(text, *arguments)
+
+
+@pytest.mark.parametrize("word", ["slurm.nodes=2", "train.lr=0.1,,0.2", "name=a,b"])
+def test_what_a_hint_names_leads_to_points(refused, swept, word):
+    (named,) = re.findall(r"hint: .*?([\w.]+=[\w.,]+)", refused("", word))
+    assert swept("", named, "train.seed=0,1")
 
 
 def test_other_commands_refuse_the_section_and_name_the_one_that_takes_it(refuse):

@@ -35,7 +35,6 @@ def made(slurm, capsys):
 
 @pytest.fixture
 def git_calls(slurm):
-    """The calls of git."""
     slurm.install("git", 'exec git "$@"')
     return lambda: [call for call in slurm.calls if call.startswith("git ")]
 
@@ -64,14 +63,6 @@ def test_the_points_are_one_array_with_a_limit_and_each_has_its_own_run(made, sl
     record = records.read(Submission, runs[1].submission)
     argv = tuple(sbatch_argv(Spec.read(runs[1].spec), runs[1]))
     assert record == Submission(argv, "4711_1", os.getuid())
-
-
-def test_a_point_freezes_the_same_spec_as_a_run_alone(made, here):
-    assert main(["submit", "tiny.yaml", "train.seed=1"]) == 0
-    (alone,) = set(lookup.all_runs()) - set(points_of(made))
-    point = points_of(made)[1]
-    for file in ("spec.json", "overrides.json", "spec.yaml", "setup.sh"):
-        assert (alone.path / file).read_text() == (point.path / file).read_text()
 
 
 @pytest.mark.plugin("look")
@@ -122,14 +113,6 @@ def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(ma
     slurm.set_state("4711_1", "PENDING")
     assert main(["cancel", made.name]) == 0
     assert left[0].cancelled.exists()
-
-
-@pytest.mark.plugin("look")
-def test_status_lists_the_points_in_their_order(made, slurm, capsys):
-    assert main(["status", made.name, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["job_id"] for row in rows] == [f"4711_{number}" for number in range(3)]
-    assert {row["state"] for row in rows} == {"pending"}
 
 
 def test_a_dry_run_lists_the_points_and_writes_nothing(slurm, here, capsys):
