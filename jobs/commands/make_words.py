@@ -42,11 +42,12 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
         if name not in (*needed, *taken, *OF_MAKEFILES):
             takes = ", ".join([*needed, *taken])
             raise UserError(f"make {target} takes no {name}=...\n  hint: it takes {takes}")
-    for name in needed:
-        if not values.get(name):
-            example = f"make {target} {name}={'configs/NAME.yaml' if name == 'CONFIG' else '...'}"
-            raise UserError(f"{name}=... is missing\n  hint: {example}")
     given = [name for name in (*needed, *taken) if values.get(name)]
+    for name in needed:
+        if name not in given:
+            again = [f"{each}={shlex.quote(values[each].replace('$', '$$'))}" for each in given]
+            again.append(f"{name}={'configs/NAME.yaml' if name == 'CONFIG' else '...'}")
+            raise UserError(f"{name}=... is missing\n  hint: make {target} {' '.join(again)}")
     if target == "train":
         train(values, environ)
     command = ["submit", "--dry-run"] if target == "dry-run" else [target]

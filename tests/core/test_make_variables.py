@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,14 @@ def test_bad_input_is_refused(target, typed, text):
     with pytest.raises(UserError) as refused:
         words_of(target, *typed)
     assert text in str(refused.value)
+
+
+@pytest.mark.plugin("compare")
+def test_a_hint_keeps_what_was_typed_and_leads_on():
+    with pytest.raises(UserError, match=r"WITH=... is missing") as refused:
+        words_of("compare", "RUN=a b$$")
+    again = shlex.split(str(refused.value).partition("hint: make compare ")[2])
+    assert words_of("compare", *again) == ["compare", "a b$", "..."]
 
 
 @pytest.mark.parametrize("value", ["--yes", "--help", "-rf"])

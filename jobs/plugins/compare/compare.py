@@ -64,8 +64,6 @@ def _begin(*runs: RunDir) -> int:
 
 
 def _result(run: RunDir) -> Result | None:
-    if (result := records.read(Result, run.result)) is not None:
-        return result
     run_files = state.read(run)
     if run_files.files.problem is not None:
         raise UserError(run_files.files.problem)

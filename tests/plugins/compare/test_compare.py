@@ -109,8 +109,6 @@ def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, refer
         "train.lr: 0.1 is not 0.05",
         f'weights_sha256: "cd" is not "{"ab" * 32}"',
     ]
-    write_json(run.result, {"status": "held"})
-    assert len(compare(run, reference)) == 1, "nothing was compared"
     write_json(run.result, RESULT)
     assert compare(run, reference) == [], "the specs differ where all results agree"
 
