@@ -64,7 +64,8 @@ def format_answer(answer: Answer) -> str:
     if answer.log is not None:
         lines.append(f"  log: {display_path(Path(answer.log))}")
     lines += [f"    {line}" for line in answer.last_lines]
-    lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
+    if answer.cause not in (Kind.COMPLETED, Kind.RUNNING):
+        lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
     return "\n".join(lines)
 
 

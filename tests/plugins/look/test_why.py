@@ -161,6 +161,7 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     story.run.progress.write_text('{"step": 42, "total": 50}')
     answer = story.why()
     assert answer["cause"] == "running" and "step 42/50" in answer["text"]
+    assert story.text().count("\n") == 1  # there is nothing to do
     slurm.set_state("7", "SUSPENDED")
     assert story.why()["cause"] == "pending"
 
