@@ -2,10 +2,11 @@
 
 import argparse
 import os
+import shlex
 
 from ...base import installation
 from ...base.errors import UserError
-from ...commands import arguments
+from ...commands import arguments, packages
 from ...contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ...contract.spec import Spec
 from ...runs import lookup
@@ -39,6 +40,11 @@ def command(args: argparse.Namespace) -> int:
     if name is None or name not in names:
         what = f"{run_dir.run_id} has no checkpoint {args.checkpoint}"
         raise UserError(f"{what}\n  hint: it has {', '.join(names) or 'none yet'}")
+    if args.out is not None and not args.out.parent.is_dir():
+        hint = f"mkdir -p {shlex.quote(str(args.out.parent))}"
+        raise UserError(f"--out: there is no directory {args.out.parent}\n  hint: {hint}")
+    if missing := packages.message(packages.TRAINER):
+        raise UserError(missing)
     argv = installation.python_m("trainer.plugins.export", str(run_dir.checkpoints / name))
     argv += [f"--out={args.out}"] if args.out else []
     os.execv(argv[0], argv)

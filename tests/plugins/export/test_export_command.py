@@ -22,20 +22,27 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
     (run.checkpoints / "best").write_text("step-00000006\n")
     started = []
     monkeypatch.setattr(os, "execv", lambda path, words: started.append(words[-2:]))
-    main(["export", "tiny", "--checkpoint", "best", "--out", "w.safetensors"])
+    assert main(["export", "tiny", "--out", "a b/w"]) == 2
+    assert "there is no directory a b\n  hint: mkdir -p 'a b'\n" in capsys.readouterr().err
+    (here / "a b").mkdir()
+    main(["export", "tiny", "--checkpoint", "best", "--out", "a b/w"])
     main(["export"])
     command = installation.python_m("trainer.plugins.export", f"{run.checkpoints}/step-00000009")
-    assert started == [[f"{run.checkpoints}/step-00000006", "--out=w.safetensors"], command[-2:]]
+    assert started == [[f"{run.checkpoints}/step-00000006", "--out=a b/w"], command[-2:]]
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    assert main(["export"]) == 2
+    assert f"{sys.executable} has no safetensors\n  hint: " in capsys.readouterr().err
 
 
 def test_export_imports_nothing_of_the_working_directory(here):
     (make_run(here).checkpoints / "step-00000009").mkdir(parents=True)
     for name in ("json", "torch", "random", "slurm_job_kit", "safetensors"):
         (here / f"{name}.py").write_text("open('imported', 'w')\n")
+    (here / "\x1b[2J.safetensors.index.json").touch()
     # Without its own working directory, as the command kit, which pip has installed.
-    done = run_files.kit("export", "tiny", "--out", "\x1b[2J/x", python=[sys.executable, "-P"])
+    done = run_files.kit("export", "tiny", "--out", "\x1b[2J", python=[sys.executable, "-P"])
     assert "export: error: " in done.stderr and not (here / "imported").exists()
-    assert r"--out \x1b[2J" in done.stderr  # which is printed by the trainer's part
+    assert r"\x1b[2J.safetensors.index.json exists" in done.stderr  # by the trainer's part
 
 
 def test_export_says_of_a_scripts_run_what_it_needs(here, capsys):

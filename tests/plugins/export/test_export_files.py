@@ -114,20 +114,6 @@ def test_a_failed_export_leaves_no_index_and_one_that_is_there_is_not_replaced(
     assert names_in(out) == LAYOUT
     exported(run_dir, "--out", out, status=2)
     assert f"{out / LAYOUT[-1]} exists: delete those weights first" in capsys.readouterr().err
-    exported(run_dir, "--out", out / "gone/w.safetensors", status=2)
-    assert f"there is no directory {out / 'gone'}" in capsys.readouterr().err
-
-
-def test_an_export_is_of_the_checkpoint_that_is_meant(trained, tmp_path):
-    run_dir, replica = trained
-    out = tmp_path / "out.safetensors"
-    for step in (6, 9):
-        exported(run_dir, "--out", out, step=step)
-        with safetensors.safe_open(out, "pt") as file:
-            metadata = file.metadata()
-        assert (metadata["global_step"], metadata["run_id"]) == (str(step), "trained")
-    weights = safetensors.torch.load_file(out)
-    assert torch.equal(weights["0.weight"], replica.module[0].weight)
 
 
 def test_an_export_of_a_finished_run_has_no_warning(trained, capsys):

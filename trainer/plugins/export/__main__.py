@@ -67,8 +67,6 @@ def export(directory: Path, out: Path) -> tuple[Manifest, Path]:
     """
     out = out / f"{MODEL_NAME}{SUFFIX}" if out.is_dir() else out
     index = out.with_name(f"{out.name.removesuffix(SUFFIX)}{INDEX_SUFFIX}")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no directory {out.parent}: make it first")
     if index.exists():  # a reader would take its files, and they may be another model's
         raise UserError(f"{index} exists: delete those weights first, or write elsewhere by --out")
     try:
