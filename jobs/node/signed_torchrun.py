@@ -9,7 +9,7 @@ rehearse runs this file by its path: the Python of a training may be older, and 
 """
 
 import hmac
-import importlib
+import importlib.util
 import os
 import pickle
 import sys
@@ -52,6 +52,8 @@ def sign(key: bytes) -> None:
 
 def main(argv: "list[str]") -> None:
     """Run torchrun. One with --standalone, the first option, shares its key with no other."""
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"{sys.executable} has no torch: install it there, or choose another Python")
     if argv[0] == "--standalone":
         key = os.urandom(KEY_BYTES)
     else:

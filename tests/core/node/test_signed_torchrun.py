@@ -2,6 +2,8 @@
 
 import hmac
 import pickle
+import subprocess
+import sys
 
 import pytest
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
@@ -45,6 +47,12 @@ def test_only_a_state_of_the_same_attempt_is_unpickled(rendezvous, tmp_path, of_
     with pytest.raises(RendezvousStateError, match="not signed by this run"):
         rendezvous.pickle.loads(of_other(pickle.dumps(planted), signed))
     assert not planted.path.exists()
+
+
+def test_a_python_without_torch_is_named():
+    command = [sys.executable, "-S", "-E", signed_torchrun.__file__, "--standalone"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"{sys.executable} has no torch: ")
 
 
 def test_a_torch_that_pickles_elsewhere_starts_no_ranks(rendezvous, monkeypatch):
