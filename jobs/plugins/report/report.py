@@ -2,18 +2,19 @@
 
 import argparse
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ... import hooks
-from ...base import files
+from ...base import files, installation
 from ...base.console import display_path, format_duration, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
 from ...contract.rundir import RunDir
 from ...runs import lookup, state
 from ...runs.group import Group
-from .. import PLUGINS
 from . import ranking, uses
 from .uses import RunTimes, Use
 
@@ -72,8 +73,6 @@ def runs_of(word: str | None) -> list[RunDir]:
 def of_group(group: Group) -> tuple[str, dict[RunDir, str]]:
     """Return the metric that ranks the runs of a group, and what each run is called there."""
     runs = group.runs()
-    if "sweeps" not in PLUGINS:
-        return ranking.default_metric(runs), {}
     from ..sweeps import record
 
     sweep = record.read(group.path)
@@ -126,7 +125,9 @@ def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
 
         files.write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
     except ImportError as error:
-        print_line(f"no page: {error.name} is missing\n  hint: pip install matplotlib jinja2")
+        kit = f"{installation.ROOT if installation.IS_CLONE else 'slurm-job-kit'}[report]"
+        pip = [sys.executable, "-m", "pip", "install", *["-e"] * installation.IS_CLONE, kit]
+        print_line(f"no page: {error.name} is missing\n  hint: {shlex.join(pip)}")
         return
     except OSError as error:
         if is_asked:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import sys
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.contract import records
@@ -112,7 +114,8 @@ def test_the_text_is_a_table_with_a_column_for_each_run(requeued, here, capfd):
 def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     assert main(["report"]) == 0
     page = (requeued.path / "report.html").read_text()
-    assert page.count("<svg") == 2 and "<td>preemption</td>" in page
+    assert page.count("<svg") == 2
+    assert "<td>n1, n2</td>" in page and "<td>preemption</td>" in page
     assert not any(word in page for word in (' src="', "@import", 'href="http'))
 
 
@@ -134,7 +137,9 @@ def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, c
     monkeypatch.delitem(sys.modules, "slurm_job_kit.jobs.commands.times.page", raising=False)
     assert main(["report"]) == 0
     printed = capfd.readouterr()
-    assert "goodput" in printed.out and "pip install matplotlib jinja2" in printed.err
+    hint = shlex.split(printed.err.partition("hint: ")[2])
+    assert hint == [sys.executable, "-m", "pip", "install", "-e", f"{installation.ROOT}[report]"]
+    assert "goodput" in printed.out
     assert not (requeued.path / "report.html").exists()
 
 
