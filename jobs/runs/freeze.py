@@ -190,7 +190,7 @@ def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     run_dir.kit.symlink_to(os.path.relpath(kit, run_dir.path))
     # So that `tail -F` of the log works from submit on.
     first_log = run_dir.attempt(1).rank_log(0)
-    first_log.write_text("waiting for the job to start\n", encoding="utf-8")
+    first_log.write_text("waiting for rank 0 to start\n", encoding="utf-8")
     run_dir.rank_log(0).parent.mkdir()
     relink(run_dir.rank_log(0), f"../{first_log.parent.name}/{first_log.name}")
     Timeline(run_dir, "submit").event("freeze")

@@ -53,7 +53,7 @@ def test_a_run_directory_has_all_that_a_job_reads(root, repository):
     assert run.checkpoints.is_dir()
     assert run.timeline("rank-00000").parent.is_dir()
     assert run.path.stat().st_mode & 0o777 == 0o700
-    assert run.rank_log(0).read_text() == "waiting for the job to start\n"  # it can be followed
+    assert run.rank_log(0).read_text() == "waiting for rank 0 to start\n"  # it can be followed
 
 
 @pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b", ".code"])
