@@ -26,12 +26,10 @@ from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of adopt."""
     arguments.add_config(parser)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Print the run directory of this job; returns the exit code."""
     path = adopt(args.config, arguments.overrides_of(args)).path
     sys.stdout.buffer.write(os.fsencode(path) + b"\n")  # for the batch script, so not escaped
     return 0

@@ -16,13 +16,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG and overrides of its keys."""
     add_config_file(parser)
     add_overrides(parser, "train.lr=0.05")
 
 
 def add_config_file(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG."""
     parser.add_argument("config", type=path, metavar="CONFIG", help="a spec, in YAML")
 
 
@@ -40,19 +38,16 @@ def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def add_no_check(parser: argparse.ArgumentParser) -> None:
-    """Add --no-check."""
     help_of_it = "queue without building model and data once"
     parser.add_argument("--no-check", action="store_true", help=help_of_it)
 
 
 def add_start(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the commands that start a run: --cluster and --json."""
     parser.add_argument("--cluster", choices=["auto", "slurm", "local"], default="auto")
     add_json(parser)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 

@@ -28,12 +28,10 @@ MAKE = ("RUN", "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of cancel."""
     parser.add_argument("run", metavar="RUN", help=arguments.RUN)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run cancel; returns the exit code."""
     if (group := hooks.group(args.run)) is not None:
         return cancel(group.runs(), group.path.name)
     run_dir = lookup.find(args.run)

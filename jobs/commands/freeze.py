@@ -13,7 +13,6 @@ from . import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of freeze."""
     arguments.add_config(parser)
 
 

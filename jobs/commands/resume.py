@@ -33,13 +33,11 @@ MAKE = ("", "RUN FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of resume."""
     arguments.add_run(parser)
     arguments.add_start(parser)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run resume; returns the exit code."""
     return resume_named(args.run, Request(args.cluster), args.json)
 
 

@@ -26,7 +26,6 @@ MAKE = ("CONFIG", "SET FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of submit."""
     arguments.add_config(parser)
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be submitted")

@@ -54,14 +54,11 @@ def hold_claim(run_dir: RunDir, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def _refusal(claim: _SubmitClaim) -> UserError:
-    holder = run_lock.read(claim)
-    if holder is None:
-        what = f"{claim.run_id}: another command was changing this run"
-        return UserError(f"{what}\n  hint: try again")
-    hint = "wait for it, then try again"
-    if run_lock.life_of(holder).is_alive is None:
-        hint += f"; if it has died, delete {claim.owner}"
-    who = f"process {holder.pid} on {holder.host}"
+    who, hint = "another command", "wait for it, then try again"
+    if (holder := run_lock.read(claim)) is not None:
+        who = f"process {holder.pid} on {holder.host}"
+        if run_lock.life_of(holder).is_alive is None:
+            hint += f"; if it has died, delete {claim.owner}"
     return UserError(f"{claim.run_id}: {who} is submitting or cancelling it\n  hint: {hint}")
 
 

@@ -36,8 +36,7 @@ def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> L
                 config = f"CONFIG={path}" if installation.IS_BY_MAKE else str(path)
                 hint = f"{installation.command('sweep')} {config} runs them"
             what = "this file describes several runs, and this command takes one"
-            problem = Problem((SWEEP,), what, hint, place=document.place((SWEEP,)))
-            document.problems.append(problem)
+            document.problems.append(Problem((SWEEP,), what, hint, place=document.place((SWEEP,))))
         del document.values[SWEEP]
     return resolve_document(text, document, arguments)
 

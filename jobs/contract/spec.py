@@ -63,14 +63,9 @@ class Slurm:
         plugin={r"\d+-\d+": "nodes"},
     )
     spare_nodes: int = key(
-        0,
-        "Nodes in reserve: one of them replaces a lost node at once, without a requeue.",
-        ge=0,
-        plugin="nodes",
+        0, "Nodes in reserve: one replaces a lost node without a requeue.", ge=0, plugin="nodes"
     )
-    gpus_per_node: int | str = key(
-        0, "GPUs on each node, also with their type as in a100:2; 0 requests none."
-    )
+    gpus_per_node: int | str = key(0, "GPUs of each node, such as 2 or a100:2; 0 requests none.")
     cpus_per_task: int = key(1, "CPU cores on each node, shared by its ranks.", ge=1)
     time: str = key("1:00:00", "Time limit as H:M:S or D-H:M:S; a longer run continues after it.")
     partition: str | None = key(None, "Partition; the site's default if unset.")
@@ -79,14 +74,11 @@ class Slurm:
     mem: str | None = key(None, "Memory per node, such as 64G.")
     constraint: str | None = key(None, "Node features, such as a100.")
     exclude: str | None = key(None, "Nodes not to use, such as n[3-4].")
-    signal_lead_s: int = key(
-        120, "Seconds before the time limit at which all ranks stop and save.", ge=1, le=65535
-    )
+    signal_lead_s: int = key(120, "Seconds before the time limit to stop and save.", ge=1, le=65535)
     restart: Literal["auto", "requeue", "successor"] = key(
         "auto",
-        "How the run continues. requeue: Slurm starts its job again. successor: a second job also "
-        "waits in the queue for the end of the first. auto: a successor only if a requeue cannot "
-        "continue the run.",
+        "How the run continues. requeue: Slurm starts its job again. successor: a second job waits "
+        "for the end of the first. auto: a successor only if a requeue cannot continue the run.",
         plugin={"successor": "sites"},
     )
     max_restarts: int = key(
@@ -96,28 +88,21 @@ class Slurm:
         ge=0,
     )
     suspect_hours: int = key(
-        24,
-        "Hours for which the run leaves out a suspected node; 0: it leaves out none.",
-        ge=0,
-        plugin="nodes",
+        24, "Hours for which the run leaves out a suspected node; 0: none.", ge=0, plugin="nodes"
     )
     sbatch_args: dict[str, Scalar] = key(
         {},
         "Other sbatch options by long name; true: without a value, false: not at all. "
         "requeue: expedite asks for Slurm's expedited requeue (25.11).",
     )
-    srun_args: list[str] = key(
-        [], "Other options of the srun that starts the agents, such as --mpi=none."
-    )
+    srun_args: list[str] = key([], "Other options of the agents' srun, such as --mpi=none.")
 
     @property
     def most_nodes(self) -> int:
-        """Number of nodes that train, at most."""
         return int(str(self.nodes).rpartition("-")[2])
 
     @property
     def fewest_nodes(self) -> int:
-        """Number of nodes that train, at least."""
         return int(str(self.nodes).partition("-")[0])
 
     @property
@@ -137,7 +122,6 @@ class Slurm:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of each node."""
         number = str(self.gpus_per_node).rpartition(":")[2]
         return int(number) if number.isdecimal() else 0
 
@@ -152,22 +136,15 @@ class Launch:
     """How the processes of one node are started."""
 
     nproc_per_node: int | Literal["auto"] = key(
-        "auto", "Ranks per node; auto: one per GPU, or one without GPUs."
+        "auto", "Ranks per node; auto: one per GPU, or 1."
     )
-    threads_per_rank: int = key(
-        1, "CPU threads of each rank; frozen, because results depend on it.", ge=1
-    )
-    module: str | None = key(
-        None, "Python module that each rank runs; trainer if unset.", plugin="scripts"
-    )
-    script: str | None = key(
-        None, "Your own torchrun script instead of a module.", plugin="scripts"
-    )
+    threads_per_rank: int = key(1, "CPU threads of each rank; results depend on them.", ge=1)
+    module: str | None = key(None, "Your own module, as for `python -m`.", plugin="scripts")
+    script: str | None = key(None, "Your own torchrun script, a file.", plugin="scripts")
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
         [],
-        "Files and folders of the script's repository that git ignores, such as data; the script's "
-        "working directory gets links to them.",
+        "What git ignores and the script reads, such as data; its working directory gets links.",
         plugin="scripts",
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
@@ -179,19 +156,14 @@ class Launch:
         "Network interface of the rendezvous, gloo and NCCL: its name or the beginning of it, such "
         "as ib0 or hsn; unset: the one with the first node's address.",
     )
-    command_prefix: list[str] = key(
-        [], "Command before each agent, such as [apptainer, exec, image.sif]."
-    )
+    command_prefix: list[str] = key([], "Command before agents, such as [apptainer, exec, x.sif].")
     python: str | None = key(
         None,
         "Interpreter of agents and ranks, a path or a name on PATH after setup and inside of "
         "command_prefix; unset: the one that submits, or python3 inside of a prefix or container.",
     )
     num_workers: int = key(
-        0,
-        "Processes of each rank that read a dataset by sample; results do not depend on it.",
-        ge=0,
-        plugin="samples",
+        0, "Processes of each rank that read samples; results stay equal.", ge=0, plugin="samples"
     )
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
         "none",
@@ -199,25 +171,21 @@ class Launch:
         plugin="scripts",
     )
     stop_check_steps: int | Literal["auto"] = key(
-        "auto", "Steps between two agreements of the ranks on a stop; auto: about every 50 ms."
+        "auto", "Steps between the ranks' agreements on a stop; auto: about every 50 ms."
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
-        "Seconds without progress before the run counts as hung (10 times as long before the first "
-        "step); auto: 540 and 1800. For your own script: seconds without output or report of any "
-        "rank; auto: no limit.",
+        "Seconds without progress before a run is hung (10 times that before the first step); "
+        "auto: 540 and 1800. Your script: without output or report of any rank; auto: no limit.",
         plugin="health",
     )
     fork: bool | Literal["auto"] = key(
         "auto",
-        "Fork the trainer's ranks out of one process, which imports torch for all of a node; "
-        "auto: on nodes without GPUs.",
+        "Fork the trainer's ranks out of one process with torch; auto: on nodes without GPUs.",
         plugin={"True": "fast_start"},
     )
     max_crashes: int = key(
-        3,
-        "The run is held after this number of crashes in 24 hours without progress between.",
-        ge=1,
+        3, "The run is held after this number of crashes within 24 hours without progress.", ge=1
     )
 
     @property
@@ -235,14 +203,10 @@ class Train:
     )
     model_args: dict[str, Any] = key({}, "Arguments of the model.")
     init_from: str | None = key(
-        None,
-        "Weights of a new run: a run directory, a checkpoint, .safetensors or their index.",
-        plugin="weights",
+        None, "Weights of a new run: a run, checkpoint, .safetensors or an index.", plugin="weights"
     )
     init_from_prefix: str = key(
-        "",
-        "Prefix to remove from the names in init_from, with its dot, such as `module.`",
-        plugin="weights",
+        "", "Prefix to remove from the names in init_from, such as `module.`", plugin="weights"
     )
     objective: str = key(
         "classification",
@@ -255,9 +219,7 @@ class Train:
     )
     dataset_args: dict[str, Any] = key({}, "Arguments of the dataset.")
     collate: str | None = key(
-        None,
-        "Your own package.module:callable from a list of samples to a batch.",
-        plugin="samples",
+        None, "Your package.module:callable from a list of samples to a batch.", plugin="samples"
     )
     transform: str | None = key(
         None,
@@ -272,10 +234,7 @@ class Train:
         plugin=dict.fromkeys(("fsdp", "hsdp"), "sharded"),
     )
     shard_size: int | None = key(
-        None,
-        "hsdp: ranks that share the weights; the ranks of one node if unset.",
-        ge=2,
-        plugin="sharded",
+        None, "hsdp: ranks that share weights; those of a node if unset.", ge=2, plugin="sharded"
     )
     shard_modules: list[str] = key(
         [],
@@ -284,24 +243,16 @@ class Train:
         plugin="sharded",
     )
     reshard_after_forward: bool = key(
-        True,
-        "fsdp, hsdp: free each block's weights until its backward pass; false is faster.",
-        plugin="sharded",
+        True, "fsdp, hsdp: free blocks' weights until backward; false is faster.", plugin="sharded"
     )
     offload_optimizer: bool = key(
-        False,
-        "fsdp, hsdp: shards and optimizer in the host's memory; on GPUs only.",
-        plugin="sharded",
+        False, "fsdp, hsdp: shards and optimizer in host memory; on GPUs only.", plugin="sharded"
     )
     activation_checkpointing: bool = key(
-        False,
-        "Compute each block again in the backward pass instead of keeping its activations.",
-        plugin="sharded",
+        False, "Compute blocks again in the backward pass; keep no activations.", plugin="sharded"
     )
     epochs: int = key(1, "Passes over the training set.", ge=1)
-    max_steps: int | None = key(
-        None, "Optimizer steps of the whole training, instead of epochs; a stream needs it.", ge=1
-    )
+    max_steps: int | None = key(None, "Optimizer steps in all, not epochs; streams need it.", ge=1)
     micro_batch_size: int = key(32, "Samples per rank and forward pass.", ge=1)
     grad_accum_steps: int = key(1, "Forward passes per optimizer step.", ge=1)
     global_batch_size: int | None = key(
@@ -321,22 +272,15 @@ class Train:
     )
     schedule: str = key(
         "constant",
-        "After the warm-up: constant, cosine down to 0, wsd (constant, then linear down to 0), "
-        f"{_OR_YOURS}",
+        f"After warm-up: constant, cosine to 0, wsd (constant, then linear to 0), {_OR_YOURS}",
         plugin={"wsd": "zoo"},
     )
     schedule_args: dict[str, Any] = key({}, "Arguments of your own schedule.")
     warmup_steps: int = key(0, "Steps of linear warm-up from 0 to lr.", ge=0)
     lr_decay_fraction: float = key(
-        0.2,
-        "Share of the steps in which the wsd schedule goes down to 0, at the end.",
-        gt=0,
-        le=1,
-        plugin="zoo",
+        0.2, "wsd: share of the steps, at the end, in which it goes to 0.", gt=0, le=1, plugin="zoo"
     )
-    grad_clip_norm: float | None = key(
-        None, "Largest norm of all gradients together; null: no clipping.", gt=0
-    )
+    grad_clip_norm: float | None = key(None, "Largest norm of all gradients; null: no limit.", gt=0)
     label_smoothing: float = key(0.0, "Label smoothing of classification.", ge=0, lt=1)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = key(
         "fp32",
@@ -346,8 +290,7 @@ class Train:
     channels_last: bool = key(False, "Images and weights in channels-last memory format.")
     compile: bool | Literal["blocks"] = key(
         False,
-        "Compile the model, or each block; with fsdp and hsdp always each block. The cache is kept "
-        "across requeues.",
+        "Compile the model, or each block; fsdp and hsdp: always blocks. Requeues keep the cache.",
         plugin={"blocks": "sharded"},
     )
     gradient_as_bucket_view: bool = key(True, "DDP: gradients are views into its buckets.")
@@ -359,18 +302,11 @@ class Train:
     deterministic: bool | Literal["auto"] = key(
         "auto", "Only deterministic operators, so that a resume is bitwise; auto: on the CPU."
     )
-    eval_every_epochs: int | None = key(
-        1, "Epochs between two held-out evaluations; the last step always has one.", ge=1
-    )
+    eval_every_epochs: int | None = key(1, "Epochs between evaluations; one is at the end.", ge=1)
     eval_every_steps: int | None = key(None, "Steps between two held-out evaluations.", ge=1)
-    eval_batch_size: int = key(
-        256, "Held-out samples per rank and forward pass; fewer take less memory.", ge=1
-    )
+    eval_batch_size: int = key(256, "Held-out samples per rank and forward pass.", ge=1)
     early_stop_patience: int | None = key(
-        None,
-        "End the training after so many held-out evaluations in a row without a better "
-        "checkpoint.best.",
-        ge=1,
+        None, "End after so many evaluations in a row without a better checkpoint.best.", ge=1
     )
     stop_on_nan: bool = key(True, "Stop, and commit nothing, when loss or weights are not finite.")
 
@@ -388,12 +324,8 @@ class Checkpoint:
     every_steps: int | None = key(None, "Steps between two checkpoints.", ge=1)
     every_minutes: float | None = key(None, "Minutes between two checkpoints.", gt=0)
     keep_last: int = key(2, "Number of newest checkpoints to keep.", ge=1)
-    keep_every_steps: int | None = key(
-        None, "Never delete checkpoints at multiples of this step.", ge=1
-    )
-    keep_every_epochs: int | None = key(
-        None, "Never delete checkpoints at the end of every so many epochs.", ge=1
-    )
+    keep_every_steps: int | None = key(None, "Keep checkpoints at multiples of this step.", ge=1)
+    keep_every_epochs: int | None = key(None, "Keep checkpoints at multiples of this epoch.", ge=1)
     best: str | None = key(
         "auto",
         "Held-out metric whose best checkpoint is also kept, such as eval_loss; auto: "
@@ -414,7 +346,7 @@ class Log:
         "off", "Weights & Biases; offline leaves the upload to `wandb sync`.", plugin="trackers"
     )
     wandb_project: str | None = key(
-        None, "Project of Weights & Biases; the run's name if unset.", plugin="trackers"
+        None, "Its project; the run's name if unset.", plugin="trackers"
     )
 
 
@@ -422,9 +354,7 @@ class Log:
 class Profile:
     """Which steps torch's profiler traces, into RUN_DIR/tensorboard/profile."""
 
-    steps: list[int] = key(
-        [], "First and last optimizer step to trace, such as [20, 25].", plugin="profiler"
-    )
+    steps: list[int] = key([], "First and last step to trace, such as [20, 25].", plugin="profiler")
     ranks: list[int] = key([0], "Ranks that trace.", plugin="profiler")
 
 
@@ -438,9 +368,7 @@ class Notify:
         "KIT_RUN_ID, KIT_RUN_DIR, KIT_STATE (completed, held, cancelled) and KIT_REASON.",
         plugin="notify",
     )
-    mail: str | None = key(
-        None, "Address for Slurm's mail at the end or at a hold; none at a requeue."
-    )
+    mail: str | None = key(None, "Address for Slurm's mail at the end or a hold, not at a requeue.")
 
 
 @dataclass(frozen=True)

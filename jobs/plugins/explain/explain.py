@@ -23,7 +23,6 @@ ONLY_PRINTS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the words of explain, in any order."""
     help_of_it = "a key or section (train.lr, train), a CONFIG or RUN, KEY=VALUE"
     parser.add_argument("overrides", nargs="*", metavar="WORD", help=help_of_it)
     parser.add_argument("--set", default="", metavar="TEXT", help="KEY=VALUE ... as one text")
@@ -126,7 +125,6 @@ def limited_type_name(key: Key) -> str:
 
 
 def print_key(key: Key, loaded: LoadedSpec | None) -> None:
-    """Print all that is known of one key, a line for each fact."""
     default = default_text(key) or "none"
     lines = {"type": limited_type_name(key), "default": default, "meaning": key.description}
     if loaded is not None:
@@ -138,13 +136,10 @@ def print_key(key: Key, loaded: LoadedSpec | None) -> None:
 
 def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
     columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
+    columns += ["MEANING"] if has_meaning else []
     rows = []
     for key in chosen:
-        row = {"KEY": key.dotted, "MEANING": key.description}
-        if loaded is None:
-            row |= {"TYPE": limited_type_name(key).removeprefix("a ")}
-            row["DEFAULT"] = default_text(key)
-        else:
-            row["VALUE"], row["FROM"] = value_and_origin(key, loaded)
-        rows.append(row)
-    print(table.text(rows, [*columns, "MEANING"] if has_meaning else columns))
+        of_type = (limited_type_name(key).removeprefix("a "), default_text(key))
+        known = of_type if loaded is None else value_and_origin(key, loaded)
+        rows.append(dict(zip(columns, (key.dotted, *known, key.description), strict=False)))
+    print(table.text(rows, columns))

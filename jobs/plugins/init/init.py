@@ -8,8 +8,6 @@ from ...base import installation
 from ...base.errors import UserError
 
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
-
-
 SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
 
 

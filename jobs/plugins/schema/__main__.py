@@ -92,11 +92,8 @@ def _row(key: Key) -> str:
 
 
 def with_tables(text: str, tables: str) -> str:
-    """Return the Markdown text with new tables between its markers. ValueError without."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"lacks the lines {BEGIN} and {END}")
+    """Return the Markdown text with new tables between its markers."""
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 

@@ -15,11 +15,9 @@ class Sweep:
     path: Path
 
     def runs(self) -> list[RunDir]:
-        """Return the run directories of the points, in their order."""
         return record.points_of(self.path)
 
     def resume(self, request: Any, as_json: bool) -> int:
-        """Continue the points; returns the exit code."""
         from .sweep import resume_all  # most commands only look
 
         return resume_all(self.path, request, as_json)

@@ -49,11 +49,6 @@ def test_the_schema_knows_each_default_and_refuses_unknown_keys():
         assert node["additionalProperties"] is False
 
 
-def test_the_schema_takes_the_numbers_that_load_takes_as_text():
-    args = property_of(keys()[("launch", "args")])
-    assert args["items"] == {"type": ["string", "number", "boolean"]}
-
-
 def test_the_schema_takes_a_mode_without_quotes():
     mode = property_of(keys()[("dir_mode",)])
     assert mode["type"] == ["string", "integer"]
