@@ -203,8 +203,8 @@ def _outside(key: Key, value: Any) -> Iterator[Problem]:
     """Yield the limit of a key that a value of its type is outside of."""
     for name, limit in key.limits.items():
         keeps, words = _BOUNDS[name]
-        if not keeps(value, limit):
-            what = f"{words} {limit}, not {format_value(value)}"
+        if value not in (options := choices(key.type)) and not keeps(value, limit):
+            what = f"{', or '.join([f'{words} {limit}', *options])}, not {format_value(value)}"
             yield Problem(key.path, what, _HINTS.get(key.path, ""))
 
 

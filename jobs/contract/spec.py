@@ -136,7 +136,7 @@ class Launch:
     """How the processes of one node are started."""
 
     nproc_per_node: int | Literal["auto"] = key(
-        "auto", "Ranks per node; auto: one per GPU, or 1."
+        "auto", "Ranks per node; auto: one per GPU, or 1.", ge=1
     )
     threads_per_rank: int = key(1, "CPU threads of each rank; results depend on them.", ge=1)
     module: str | None = key(None, "Your own module, as for `python -m`.", plugin="scripts")
@@ -171,12 +171,13 @@ class Launch:
         plugin="scripts",
     )
     stop_check_steps: int | Literal["auto"] = key(
-        "auto", "Steps between the ranks' agreements on a stop; auto: about every 50 ms."
+        "auto", "Steps between the ranks' agreements on a stop; auto: about every 50 ms.", ge=1
     )
     hang_timeout_s: int | Literal["auto"] = key(
         "auto",
         "Seconds without progress before a run is hung (10 times that before the first step); "
         "auto: 540 and 1800. Your script: without output or report of any rank; auto: no limit.",
+        ge=1,
         plugin="health",
     )
     fork: bool | Literal["auto"] = key(

@@ -1,6 +1,5 @@
 """Checks of name, slurm and launch that types cannot express."""
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from ...contract.spec import Launch, Slurm, Spec
 from ...slurm import duration
 
 MAX_NAME_BYTES = 100
+MAX_HANG_S = 540  # torch ends a rank that waits for a collective after 600 s
 _STATE = "the kit keeps state and logs in the run directory; make logs or kit logs shows them"
 _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
@@ -51,13 +51,6 @@ _SRUN: Mapping[str, str] = {
     **dict.fromkeys(("gres", "tres-per-task"), _GPUS),
     **dict.fromkeys(("kill-on-bad-exit", "wait"), "the kit ends srun after a rank has failed"),
     **dict.fromkeys(("relative", "nodelist"), _PER_NODE),
-}
-# Keys of launch that hold a number or auto: lower bound, upper bound, hint.
-_OR_AUTO: dict[str, tuple[int, float, str]] = {
-    "nproc_per_node": (1, math.inf, "auto is one rank per GPU, or one"),
-    "stop_check_steps": (1, math.inf, "auto is about every 50 ms"),
-    # Above 540 s torch's limit of 600 s for a collective would end a hung rank first.
-    "hang_timeout_s": (1, 540, "torch ends a collective after 600 s; auto is 540"),
 }
 
 
@@ -121,12 +114,10 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
 
 
 def _launch(launch: Launch) -> Iterator[Problem]:
-    for name, (least, most, hint) in _OR_AUTO.items():
-        number = getattr(launch, name)
-        most = most if launch.is_trainer else math.inf  # a script may be silent for long
-        if isinstance(number, int) and not least <= number <= most:
-            bound = f"at least {least}" if number < least else f"at most {most}"
-            yield Problem(("launch", name), f"must be {bound}, or auto, not {number}", hint)
+    limit_s = launch.hang_timeout_s
+    if launch.is_trainer and limit_s != "auto" and limit_s > MAX_HANG_S:
+        what = f"must be at most {MAX_HANG_S}, or auto, not {limit_s}"
+        yield Problem(("launch", "hang_timeout_s"), what, "torch ends a collective after 600 s")
     yield from _python(launch.python)
 
 
