@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import hooks
-from ..contract.problems import CONTROL, KeyPath, Problem, SpecError, format_value
-from ..contract.spec import SECTIONS, Spec
+from ..contract.problems import CONTROL, KeyPath, Problem, SpecError, dotted, format_value
+from ..contract.spec import OF_TRAINER, SECTIONS, Spec
 from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
@@ -49,6 +49,7 @@ def validate(document: Document) -> Spec:
     report.add(_values(report.values, document))
     report.add(_wrong_types(report.values, document))
     report.add(_missing_plugins(report.values))
+    report.add(_unread(report.values))
     spec = _spec(report.values)
     report.add(hooks.problems(spec))
     if report.problems:
@@ -93,6 +94,17 @@ def _missing_plugins(values: dict[str, Any]) -> Iterator[Problem]:
             plugin = next(of_value, "")
         if plugin and plugin not in PLUGINS and value != key.default and not is_own:
             yield Problem(path, missing(plugin), "leave it out, or add the folder of the plugin")
+
+
+def _unread(values: dict[str, Any]) -> Iterator[Problem]:
+    """Yield each key of the trainer that is written beside a program in the trainer's place."""
+    launch = values.get("launch", {})
+    own = next((name for name in ("script", "module") if launch.get(name) is not None), None)
+    for path, _ in _written_keys(values) if own else ():
+        # By checkpoint.best and best_mode the command report ranks the runs of any program.
+        if dotted(path).startswith(OF_TRAINER) and not dotted(path).startswith("checkpoint.best"):
+            what = f"nothing reads it: launch.{own} runs in place of the kit's trainer"
+            yield Problem(path, what, "leave it out; your program gets launch.args and launch.env")
 
 
 def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:

@@ -40,6 +40,11 @@ METRIC_MODES = {
     **dict.fromkeys(("eval_loss", "eval_mse", "eval_mae", "eval_rmse"), "min"),
     **dict.fromkeys(("eval_perplexity", "eval_bits_per_byte"), "min"),
 }
+# The beginnings of the keys that the trainer alone reads.
+OF_TRAINER = (
+    *("train.", "checkpoint.", "log.", "profile."),
+    *("launch.num_workers", "launch.stop_check_steps", "launch.fork"),
+)
 _OR_YOURS = "or your own package.module:callable."
 
 

@@ -118,6 +118,10 @@ def _launch(launch: Launch) -> Iterator[Problem]:
     if launch.is_trainer and limit_s != "auto" and limit_s > MAX_HANG_S:
         what = f"must be at most {MAX_HANG_S}, or auto, not {limit_s}"
         yield Problem(("launch", "hang_timeout_s"), what, "torch ends a collective after 600 s")
+    if launch.is_trainer and launch.args:
+        also = (("launch", "script"), ("launch", "module"))
+        what = "is for your own script or module, not for the trainer"
+        yield Problem(("launch", "args"), what, "write the trainer's settings below train", also)
     yield from _python(launch.python)
 
 

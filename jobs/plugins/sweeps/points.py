@@ -4,7 +4,7 @@ import copy
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,10 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     own = _Section(document, {} if section is None else section)
     given = {word.partition("=")[0] for word in fixed} | {*axes}
     points = own.points(given)
-    listed = ([f"{name}={value}" for value in values] for name, values in axes.items())
+    listed = []
+    for name, values in axes.items():
+        place = Place(f"override {name}={','.join(values)}"[:100], (1, len(fixed)))
+        listed.append([own.placed(f"{name}={value}", place) for value in values])
     both = itertools.product(points, list(itertools.product(*listed)))
     lines = [(*filter(None, a), *b) for a, b in both]
     if lines == [()] and not document.problems:
@@ -69,12 +72,12 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     for words in lines:
         each = Document(copy.deepcopy(document.values), {**document.nodes}, [*document.problems])
         overrides.apply(each, words)
-        for word in words:
-            each.nodes |= own.nodes_of.get(word, {})
         try:
             made.append(Point(words, resolve_document(text, each, [*fixed, *words])))
         except SpecError as error:
-            problems |= dict.fromkeys(error.problems)
+            for problem in error.problems:
+                place = own.places.get(problem.place.where, problem.place)
+                problems[replace(problem, place=place)] = None
     if problems:
         raise SpecError(problems)
     return LoadedSweep(tuple(made), own.max_parallel, own.metric)
@@ -125,8 +128,8 @@ class _Section:
     """The section of a file; its mistakes become problems of the document."""
 
     def __init__(self, document: Document, written: Any) -> None:
+        self.places: dict[str, Place] = {}  # of the points' words, by their place as overrides
         self._document = document
-        self.nodes_of: dict[str, dict[KeyPath, YamlNode]] = {}  # of a word of the file
         self._section: dict[str, Any] = written if isinstance(written, dict) else {}
         if self._section is not written:
             self.refuse((), "must be a mapping with grid or list", _GRID)
@@ -147,7 +150,6 @@ class _Section:
                 self.refuse(("metric",), f"{self.metric} is no held-out metric", hint)
 
     def refuse(self, path: KeyPath, what: str, hint: str = "") -> None:
-        """Add a problem with a key of the section."""
         full = (SWEEP, *path)
         self._document.problems.append(Problem(full, what, hint, place=self._document.place(full)))
 
@@ -176,7 +178,11 @@ class _Section:
         nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
         value = overrides.typed(value, path, nodes)
         word = f"{key}={json.dumps(value, ensure_ascii=False)}"
-        self.nodes_of[word] = nodes
+        return self.placed(word, self._document.place(full))
+
+    def placed(self, word: str, place: Place) -> str:
+        """Return a `KEY=VALUE` after noting where the user wrote it, for its problems."""
+        self.places[f"override {word[:100]}"] = place
         return word
 
     def _axis(self, key: str, values: Any) -> list[str]:

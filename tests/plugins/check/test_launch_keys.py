@@ -53,6 +53,7 @@ def test_a_command_prefix_cannot_become_an_option_or_a_second_srun_step(refuse, 
     ("text", "message"),
     [
         ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
+        ("launch: {args: [a]}", "launch.args: is for your own script or module, not for the train"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(refuse, text, message):

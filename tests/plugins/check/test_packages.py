@@ -6,7 +6,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands.packages import TRAINER
-from slurm_job_kit.jobs.contract.spec import Launch, Log, Slurm, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.plugins.check import packages
 from slurm_job_kit.jobs.runs import lookup
 
@@ -38,7 +38,6 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
     [
         (Spec(launch=Launch(script="x.py")), {"torch"}),
         (Spec(train=Train(dataset="image_folder")), {*TRAINER, "pillow"}),
-        (Spec(train=Train(dataset="python_source")), set(TRAINER)),
         (
             Spec(train=Train(dataset="cifar10"), log=Log(tensorboard=True, wandb="offline")),
             {*TRAINER, "tensorboard", "wandb"},
@@ -54,7 +53,6 @@ def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
     [
         Spec(setup=["module load python"]),
         Spec(launch=Launch(command_prefix=["apptainer"])),
-        Spec(slurm=Slurm(srun_args=["--container-image=x"])),
         Spec(launch=Launch(python="/only/on/the/nodes/bin/python")),
     ],
 )

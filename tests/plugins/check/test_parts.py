@@ -92,10 +92,6 @@ OWN_PARTS = {
 }
 
 
-def test_nothing_is_found_in_own_parts_that_fit(check):
-    assert check(of(**OWN_PARTS)) is None
-
-
 @pytest.mark.parametrize("key", [*OWN_PARTS, "collate", "dataset"])
 def test_a_name_that_the_module_lacks_is_an_error(check, key):
     level, where, text = check(of(**{key: "mine:nothing"}))

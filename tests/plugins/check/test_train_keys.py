@@ -5,23 +5,17 @@ import pytest
 REFUSED = {
     "train: {optimizer: adam}": 'no optimizer "adam"\n  hint: did you mean adamw? known: sgd',
     "train: {strategy: dpp}": 'no strategy "dpp"\n  hint: did you mean ddp?',
-    "train: {model: mini_renet}": 'no model "mini_renet"\n  hint: did you mean mini_resnet?',
     "train: {dataset: mnist}": 'there is no dataset "mnist"\n  hint: known: digits, breast_',
-    "train: {transform: x}": 'there is no transform "x"\n  hint: known: image; or your own',
     "train: {nesterov: true, optimizer: adamw}": "nesterov: needs train.optimizer sgd, not adamw",
     "train: {schedule: step}": 'no schedule "step"\n  hint: known: constant, cosine, wsd; or',
     "train: {objective: regression, label_smoothing: 0.1}": "is for train.objective classi",
     "train: {transform_args: {size: 32}}": "transform_args: needs a train.transform\n  hint: write",
     "train: {optimizer_args: {lr: 3}}": "lr has a key of its own\n  hint: write train.lr: 3",
-    "train: {optimizer_args: {momentum: 0.8}}": "momentum has a key of its own",
     "{train: {early_stop_patience: 2}, checkpoint: {best: null}}": "needs checkpoint.best, which",
     "{train: {global_batch_size: 16}, slurm: {nodes: 3}, launch: {nproc_per_node: 1}}": (
         "16 cannot be shared evenly by 3 ranks\n  hint: write 15 or 18"
     ),
     "train: {global_batch_size: 64, grad_accum_steps: 2}": "excludes train.global_batch_size 64",
-    "{train: {global_batch_size: 64}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}": (
-        "64 cannot be shared evenly by 6 ranks\n  hint: write 60 or 66"
-    ),
     "{train: {global_batch_size: 4}, launch: {nproc_per_node: 8}}": (
         "4 cannot be shared evenly by 8 ranks\n  hint: write 8"
     ),
@@ -48,9 +42,7 @@ def test_a_wrong_key_has_one_problem_and_keys_that_depend_on_it_none(mistake):
         "{train: {global_batch_size: 66}, launch: {nproc_per_node: 2}, slurm: {nodes: 3}}",
         # As many ranks as GPUs: that number is known where they are.
         "{train: {global_batch_size: 64}, slurm: {nodes: 3, gpus_per_node: 2}}",
-        "{train: {global_batch_size: 64}, slurm: {nodes: 3}}",
         "train: {transform: 'a.b:c', transform_args: {size: 32}}",
-        "train: {optimizer: mine.optim:lion, optimizer_args: {betas: [0.9, 0.99]}}",
         "train: {optimizer: mine.optim:lion, optimizer_args: {momentum: 0.9}}",
     ],
 )

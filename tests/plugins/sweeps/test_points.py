@@ -49,15 +49,15 @@ def test_a_list_has_its_lines(swept):
 
 
 def test_a_number_in_a_list_of_text_stays_as_it_is_written(swept):
-    text = "sweep: {grid: {launch.env.V: [1.10, 007], launch.args: [[--lr, 1e-3]]}}\n"
-    args = 'launch.args=["--lr", "1e-3"]'
-    assert swept(text) == [f'launch.env.V="1.10" {args}', f'launch.env.V="007" {args}']
+    text = "sweep: {grid: {launch.env.V: [1.10, 007], setup: [[--lr, 1e-3]]}}\n"
+    setup = 'setup=["--lr", "1e-3"]'
+    assert swept(text) == [f'launch.env.V="1.10" {setup}', f'launch.env.V="007" {setup}']
     text = "sweep: {list: [{dir_mode: 0750, slurm.nodes: 2.0}, {slurm.sbatch_args.nice: 010}]}\n"
     assert swept(text) == ['dir_mode="0750" slurm.nodes=2', 'slurm.sbatch_args.nice="010"']
 
 
 def test_the_command_line_lists_values_by_commas_outside_of_brackets_and_quotes(swept):
-    lists = ("train.seed=1,2", "launch.args=[a,b]", "slurm.exclude='\"n1,n2\"'", "train.lr=0.3")
+    lists = ("train.seed=1,2", "setup=[a,b]", "slurm.exclude='\"n1,n2\"'", "train.lr=0.3")
     assert swept("", *lists) == ["train.seed=1", "train.seed=2"]
     words = ("train.schedule=cosine", "train.epochs=5")
     inner = swept("", "slurm.srun_args=[--mpi=a,--exact],[--mpi=b]", *words)
@@ -116,6 +116,13 @@ def test_a_mistake_is_explained(refused, text, arguments, expected):
 def test_what_a_hint_names_leads_to_points(refused, swept, word):
     (named,) = re.findall(r"hint: .*?([\w.]+=[\w.,]+)", refused("", word))
     assert swept("", named, "train.seed=0,1")
+
+
+@pytest.mark.plugin("scripts")
+def test_a_key_that_nothing_reads_is_refused_once_for_all_its_values(refused):
+    text = "launch: {script: s.py}\nsweep: {grid: {train.lr: [1, 2]}}\n"
+    lines = [x for x in refused(text, "train.seed=0,1").splitlines() if "nothing reads it" in x]
+    assert [line.split(": ")[0] for line in lines] == ["x.yaml:4", "override train.seed=0,1"]
 
 
 def test_other_commands_refuse_the_section_and_name_the_one_that_takes_it(refuse):

@@ -12,10 +12,8 @@ pytestmark = pytest.mark.plugin("nodes")
 BAD = "n2"
 OFTEN = "checkpoint.every_steps=3"
 STUB = Path(__file__).with_name("stub_gpus")
-GPUS = (
-    *("launch.script=tests/own_scripts/snapshotting.py", "launch.args=['2', '-1']"),
-    *("launch.stop_signal=none", "launch.nproc_per_node=1"),
-)
+SCRIPT = "launch={script: tests/own_scripts/snapshotting.py, args: ['2', '-1'], nproc_per_node: 1}"
+GPUS = ("train=", "checkpoint=", SCRIPT)
 
 
 def seen(all_nodes: int, one_node: str = "") -> str:
