@@ -45,7 +45,8 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
     # An empty value is null.
     document = yaml_reader.parse(written, lambda _: place) if written.strip() else Document()
     if document.problems:
-        return replace(document.problems[0], path=path, hint=_QUOTE)
+        problem = document.problems[0]
+        return replace(problem, path=path, hint=_QUOTE if "quote" in problem.hint else problem.hint)
     nodes = {path + at: node for at, node in {(): YamlNode(place), **document.nodes}.items()}
     return path, Document(typed(document.values, path, nodes, is_override=True), nodes)
 

@@ -14,7 +14,7 @@ from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
 from .keys import Key, choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
-from .yaml_reader import Document
+from .yaml_reader import Document, as_pair
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
@@ -241,5 +241,7 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
         return f'quote it: "{format_value(value, written)}"'
     if is_one_of(list, wanted):
         return "write a list, such as [a, b]"
+    if is_one_of(dict, wanted) and isinstance(value, str) and (pair := as_pair(value)):
+        return f"write {pair}"
     guess = nearest(value, choices(wanted)) if isinstance(value, str) else None
     return f"did you mean {guess}?" if guess else ""

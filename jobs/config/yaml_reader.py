@@ -6,12 +6,14 @@ tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from ..base.console import quantity
 from ..contract.problems import CONTROL, KeyPath, Place, Problem, format_value
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
@@ -29,6 +31,15 @@ _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
 _HIDDEN = "aliases, anchors, tags, % directives and second documents are not allowed"
 _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
+# Spaces, dashes and quotes of word processors and web pages.
+_LOOKALIKE = re.compile("[\u00a0\u2000-\u200b\u2010-\u2015\u2018-\u201f\u202f\u2212\u3000]")
+_TYPE_IT = 'type a plain space, - or "; text in "..." may have it'
+_NO_PAIR = re.compile(r"([A-Za-z_][\w.-]*)(?::(?!//)| = )(\S+)")
+_BEHIND_KEY = "a key ends with a colon and a space"
+_CONTENT = re.compile(r" *(\t|[^ #])")
+_OPENS = re.compile(r":\s*(#.*)?$")  # a block
+# How PyYAML and libyaml describe a line that is in no block.
+_IN_NO_BLOCK = re.compile("expected (key|'-' |'?<)")
 
 
 @dataclass(frozen=True)
@@ -84,12 +95,49 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
             root = yaml.compose(text, LOADER)
             document.values = None if root is None else reader.value(root, ())
     except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None)
-        what = f"this is not YAML: {reason or 'it ends early'}"
-        hint = "quote text that holds any of : # { } [ ] , & * ! | > % @ and indent with spaces"
-        reader.report(mark.line + 1 if mark else 1, (), what, hint)
+        line, what, hint = _mistake(text, error)
+        reader.report(line, (), what, hint)
     return document
+
+
+def as_pair(text: str) -> str:
+    """Return `lr: 0.1` for text that begins with `lr:0.1` or `lr = 0.1`; empty for other text."""
+    found = _NO_PAIR.match(text.strip())
+    return f"{found[1]}: {found[2]}" if found else ""
+
+
+def _lookalike(text: str) -> str:
+    """Return the first character that only looks like a space, dash or quote; empty for none."""
+    found = _LOOKALIKE.search(text)
+    return f"U+{ord(found[0]):04X} ({unicodedata.name(found[0]).lower()})" if found else ""
+
+
+def _mistake(text: str, error: Exception) -> tuple[int, str, str]:
+    """Return the line of what is not YAML, what is wrong there, and a hint.
+
+    PyYAML gives up at the mistake, or at the next line that has content.
+    """
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    end = mark.line + 1 if mark else 1
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it ends early"
+    numbered = [(n, x) for n, x in enumerate(text.splitlines()[:end], 1) if _CONTENT.match(x)][-2:]
+    for number, line in reversed(numbered):
+        if line.lstrip(" ").startswith("\t"):
+            return number, f"line {number} begins with a tab", "indent with spaces"
+        if char := _lookalike(line):
+            return number, f"line {number} has {char} in it", _TYPE_IT
+        if pair := as_pair(line):
+            return number, _BEHIND_KEY, f"write {pair}"
+    if len(numbered) == 2:
+        (above, before), (number, line) = numbered
+        fill = " " if line.lstrip().startswith("-") else " -"  # `- a: 1` has its key below `a`
+        was, now = (len(each) - len(each.lstrip(fill)) for each in (before, line))
+        is_deeper = now > was and "mapping values" in reason and not _OPENS.search(before)
+        if is_deeper or (now != was and _IN_NO_BLOCK.search(reason)):
+            what = f"line {number} is indented by {quantity(now, 'space')}, line {above} by {was}"
+            return number, what, "keys of one section begin in the same column, and so do items"
+    hint = "quote text that holds any of : # { } [ ] , & * ! | > % @"
+    return end, f"this is not YAML: {reason}", hint
 
 
 class _Reader:
@@ -140,11 +188,13 @@ class _Reader:
         elif isinstance(node, yaml.SequenceNode):
             value = [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
         elif written is not None:
-            value = self._scalar(written, path, line)
+            value = self._scalar(written, path, node.start_mark.line + 1)
         self._document.nodes[path] = YamlNode(self._place_of(line), written)
         return value
 
     def _scalar(self, written: str, path: KeyPath, line: int) -> Any:
+        if char := _lookalike(written):
+            self.report(line, path, f"{format_value(written)} has {char} in it", _TYPE_IT)
         try:
             return scalar(written)
         except ValueError as error:
@@ -163,6 +213,8 @@ class _Reader:
             at, is_plain = (*path, key), not key_node.style
             if is_plain and key == "<<":
                 self.report(line, at, "merging with << is not allowed", "repeat the keys")
+            elif is_plain and (not value_node.value or "{" in key) and (pair := as_pair(key)):
+                self.report(line, at, _BEHIND_KEY, f"write {pair}")
             elif is_plain and not isinstance(self._scalar(key, at, line), str):
                 self.report(line, at, f"the key {key or 'here'} is not text", f'quote it: "{key}"')
             if (first := self._document.nodes.get(at)) is not None:

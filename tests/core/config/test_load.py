@@ -69,6 +69,7 @@ nodes: 3
         ("slurm: {time: 0}", "slurm.time: 0 is not a time"),
         ("slurm: {time: UNLIMITED}", 'slurm.time: "UNLIMITED" is not supported: the run must'),
         ("slurm: {account: 0123}", 'must be text, not 0123\n  hint: quote it: "0123"'),
+        ("train: lr:0.1", 'train: must be a mapping, not "lr:0.1"\n  hint: write lr: 0.1'),
         ("slurm: {mem: 64}", 'not 64\n  hint: write a unit, such as 64G; "64" in quotes is MiB'),
         (
             "slurm: {sbatch_args: {a-b: [1]}}",
