@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
 from ...contract.problems import KeyPath, Problem, format_value
@@ -83,10 +84,20 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
+    yield from _size(("slurm", "mem"), slurm.mem)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", _EXPEDITE):
-            path = ("slurm", "sbatch_args", name)
-            yield from _reserved(path, name.replace("_", "-"), SBATCH)
+            path, option = ("slurm", "sbatch_args", name), name.replace("_", "-")
+            yield from _reserved(path, option, SBATCH)
+            if option in ("mem-per-cpu", "tmp"):
+                yield from _size(path, value)
+
+
+def _size(path: KeyPath, value: object) -> Iterator[Problem]:
+    """Refuse 16 GB: sbatch takes a whole number, and one letter for its unit."""
+    if isinstance(value, str) and not re.fullmatch("[0-9]+[KMGT]?", value, re.IGNORECASE):
+        hint = "write a whole number with K, M, G or T and no space, such as 16G"
+        yield Problem(path, f"{format_value(value)} is no size to sbatch", hint)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:
@@ -122,6 +133,10 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         also = (("launch", "script"), ("launch", "module"))
         what = "is for your own script or module, not for the trainer"
         yield Problem(("launch", "args"), what, "write the trainer's settings below train", also)
+    if launch.script and launch.script.endswith(".ipynb"):
+        what = f"{format_value(launch.script)} is a notebook, which Python does not run"
+        hint = f"jupyter nbconvert --to script {shlex.quote(launch.script)} writes a .py file of it"
+        yield Problem(("launch", "script"), what, hint)
     yield from _python(launch.python)
 
 

@@ -239,6 +239,7 @@ setup:
 
 
 EXAMPLES = {"train.collate": "a.b:c", "train.init_from": "/runs/a", "train.transform": "a.b:c"}
+EXAMPLES["slurm.mem"] = "64G"
 # Without a plugin its keys are refused.
 KEYS = [
     key
