@@ -1,7 +1,9 @@
 """The commands, each with its module, and the command line. Those of plugins come last."""
 
 import argparse
+import difflib
 import importlib
+import re
 from typing import Protocol, cast
 
 from ..base import installation
@@ -63,7 +65,10 @@ def parse(words: list[str]) -> argparse.Namespace:
             words, other = words[:at], words[at + 1 :]
     args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        known = re.findall(r"--[\w-]+", parsers[chosen].format_usage())
+        near = [x for word in rest for x in difflib.get_close_matches(word.split("=")[0], known, 1)]
+        hint = f"\n  hint: did you mean {near[0]}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
         args.overrides = [*args.overrides, *rest]
     if other:

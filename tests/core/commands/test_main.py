@@ -48,13 +48,14 @@ def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, ca
     assert said == f"error: {os.strerror(number)}" and way in hint
 
 
-def test_overrides_may_stand_behind_options():
+def test_overrides_may_stand_behind_options(capsys):
     from slurm_job_kit.jobs.commands.catalogue import parse
 
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
     with pytest.raises(SystemExit):
-        parse(["submit", "x.yaml", "--clutser", "local"])
+        parse(["submit", "x.yaml", "a=1", "--dryrun"])
+    assert "--dryrun\n  hint: did you mean --dry-run?" in capsys.readouterr().err
 
 
 def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):
