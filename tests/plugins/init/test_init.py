@@ -1,5 +1,6 @@
 """The files that init writes into a repository of the user."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -34,6 +35,23 @@ def test_its_targets_are_those_of_the_plugins_but_for_clean(tmp_path):
         ["make", "-n", "-f", "kit.mk", *of_plugins], cwd=tmp_path, env=environ, text=True
     )
     assert {line.split()[-1] for line in called.splitlines()} == of_plugins
+
+
+@pytest.mark.plugin("scripts")
+def test_old_runs_are_neither_frozen_nor_named_where_new_ones_lie_elsewhere(
+    here, monkeypatch, capsys
+):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    subprocess.run(["git", "init", "-q"], check=True)
+    init.init(here)
+    (here / "runs").mkdir()
+    for name in ("runs/old.py", "train.py"):
+        (here / name).touch()
+    monkeypatch.setenv("KIT_RUNS", str(here.parent / f"{here.name}-runs"))
+    capsys.readouterr()
+    assert main(["freeze", "tiny.yaml", "launch.script=train.py"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and not Path(json.loads(printed.out)["run_dir"], "code/runs").exists()
 
 
 def test_a_clone_needs_no_init():
