@@ -44,8 +44,14 @@ def _is_torn(shown: Tried) -> bool:
     return bool(shown.lost) or shown.is_mixed or (is_half and is_unread)
 
 
+def _leaves_out(shown: Tried) -> bool:
+    """Return whether a start goes on later in the data, or not at all, and so ends early."""
+    return shown.ends_early and ((shown.shift or 0) > 0 or not shown.starts[-1].has_steps)
+
+
 def _differs_in(name: str, shown: Tried) -> bool:
-    if not shown.divergence or not shown.difference or shown.begins_again or shown.is_mixed:
+    is_other = shown.begins_again or shown.is_mixed or _leaves_out(shown)
+    if not shown.divergence or not shown.difference or is_other:
         return False
     # A generator that begins again may draw the data, too: then both are named.
     return name in shown.divergence.inputs[: 2 if shown.divergence.is_replayed else 1]
@@ -106,6 +112,20 @@ FAULTS = (
         "save all of a step in one file under another name, then os.replace() it to the final one; "
         "or in a new folder, whose name stands in a file that is replaced last",
         _is_torn,
+    ),
+    Fault(
+        "an older checkpoint is loaded",
+        (CONTINUES,),
+        "a start takes another checkpoint than the newest",
+        "as text epoch_9 comes after epoch_10: choose it by its number, and count on from there",
+        attrgetter("passed_over"),
+    ),
+    Fault(
+        "steps left out",
+        (CONTINUES, BITS, SAMPLES),
+        "the steps of an epoch are not taken: the loader's state is that of an epoch's end",
+        "at its end save the number of this epoch, or the state of a loader that begins the next",
+        _leaves_out,
     ),
     *(
         Fault(

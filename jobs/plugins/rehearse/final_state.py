@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ _OF_THE_START = re.compile(
 
 # In the name of a folder or file.
 _TIME = re.compile(r"20\d\d-?[01]\d-?[0-3]\d[^/]*|(?<=/)[0-2]\d-[0-5]\d-[0-5]\d(?=/)")
+_ID = re.compile(r"[^\W_]*\d[^\W_]*|\b[a-f]{4}\b")  # as of a process, a Unix time, a UUID
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Difference:
     tensors: int = 0
     most: str = ""
     by: float = 0.0
-    values: frozenset[str] = frozenset()
+    values: Collection[str] = frozenset()
     missing: str = ""
     uncompared: str = ""
 
@@ -48,15 +49,15 @@ class Difference:
             self.tensors + other.tensors,
             most.most,
             most.by,
-            self.values | other.values,
+            {*self.values, *other.values},
             self.missing or other.missing,
             self.uncompared or other.uncompared,
         )
 
-    def without(self, values: frozenset[str]) -> Difference:
+    def without(self, values: Collection[str]) -> Difference:
         """Return the difference without `values`, times, and words of the start."""
-        names = {each: each.partition(": ")[2] for each in self.values - values}  # in the file
-        kept = frozenset(each for each in names if not _OF_THE_START.search(names[each]))
+        new = {*self.values} - {*values}
+        kept = [each for each in new if not _OF_THE_START.search(each.partition(": ")[2])]
         return replace(self, values=kept)
 
     def __str__(self) -> str:
@@ -75,27 +76,22 @@ def find(
     """Return the names of the files of the final state, and of others, relative to `home`.
 
     pattern: which they are, from `cwd`, and no others; None for the state files that were written
-    after the last step, or else the newest one. Raises: UserError without any.
+    after the last step, or else the newest one. Raises: UserError without a file of the pattern.
     """
     if pattern is None:
-        paths = [*_files(home)]
+        paths = [*files(home)]
     else:
         paths = [cwd / name for name in glob.glob(pattern, root_dir=cwd, recursive=True)]
-    times = {path: path.stat().st_mtime for path in paths if path.is_file()}
-    times = {path: time for path, time in times.items() if time >= begun}
+    times = {x: t for x in paths if x.is_file() and (t := x.stat().st_mtime) >= begun}
     if not times and pattern is not None:
         raise UserError(f"--final {pattern}: the undisturbed run wrote no such file")
     names = {path: str(path.relative_to(home)) for path in times}
     if pattern is not None:
         return sorted(names.values()), []
     states = [path for path in times if path.suffix in STATE_SUFFIXES]
-    if not states:
-        raise UserError(
-            "the undisturbed run wrote no file that could be the final state\n"
-            "  hint: --final PATTERN names the files, relative to the working directory"
-        )
     last = [path for path in states if times[path] >= last_step]
-    final = {names[path] for path in last or [max(states, key=lambda path: times[path])]}
+    newest = sorted(states, key=lambda path: times[path])[-1:]
+    final = {names[path] for path in last or newest}
     others = {name for name in names.values() if of_training(name) and not _is_of_other(name)}
     return sorted(final), sorted(others - final)
 
@@ -104,14 +100,19 @@ def of_training(name: str) -> str:
     """Return the name of a file as the user knows it; empty for a record of the kit."""
     parts = name.split("/")
     first = next((place for place, part in enumerate(parts[:3]) if part in OF_TRAINING), None)
-    if first is None:
-        return ""
+    if first is None:  # beside the repository, as in ../outputs
+        return name if name.endswith(STATE_SUFFIXES) else ""
     return "/".join(parts[first + (parts[first] != "checkpoints") :])
 
 
-def of_run(home: Path, name: str) -> Path:
-    """Return the path of a file in another run, in which a time in its name is another one."""
-    alike = [] if (home / name).exists() else home.glob(_TIME.sub("*", glob.escape(name)))
+def of_run(home: Path, name: str, known: Collection[str]) -> Path:
+    """Return the path of a file in another run.
+
+    In a part of its name that has a time, or that is not `known` of a second run, such as with an
+    id, words with digits may be others.
+    """
+    parts = [part if part in known else _ID.sub("*", part) for part in glob.escape(name).split("/")]
+    alike = [] if (home / name).exists() else home.glob(_TIME.sub("*", "/".join(parts)))
     return max(alike, key=lambda path: path.stat().st_mtime, default=home / name)
 
 
@@ -126,7 +127,7 @@ def _is_of_other(name: str) -> bool:
     return name.endswith(TEXTS) or (name.endswith(".json") and is_of_step)
 
 
-def _files(home: Path) -> Iterator[Path]:
+def files(home: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(home):
         folders[:] = [name for name in folders if name not in (".git", "__pycache__")]
         yield from (path for name in names if not (path := Path(folder, name)).is_symlink())

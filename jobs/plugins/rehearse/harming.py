@@ -161,17 +161,11 @@ def _marked(subject: Subject) -> dict[int, str]:
     """Return the commands of the processes of the rehearsal."""
     found, mark = {}, f"{MARK}={subject.folder}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in _words(folder / "environ"):
-                command = b" ".join(_words(folder / "cmdline"))
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(folder.name)] = command.decode("utf-8", "replace")
-        except OSError:  # it has ended, or is another user's
-            continue
     return found
-
-
-def _words(path: Path) -> list[bytes]:
-    return path.read_bytes().split(b"\0")
 
 
 def _end(subject: Subject, number: signal.Signals | None = None) -> dict[int, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -13,12 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...base.errors import FailedError
-from .final_state import Difference, of_run, visible_name
+from .final_state import Difference, files, of_run, visible_name
 from .harming import Harm, Start
 from .subjects import PROBE
 from .traces import Continuation, Course, Process, Update, course
 
 INPUTS = ("optimizer", "scale", "lr", "position", "random")  # the likeliest first
+ENDS_EARLY = "it ends before the last step"
+NO_FINAL = "the undisturbed run wrote no file that could be the final state: see --final"
 # A training may agree on a stop only every few steps, and end before that.
 STEPS_ON = 3
 
@@ -56,7 +60,7 @@ class Tried:
 
     reference: the undisturbed run, None for itself. final: names of the files of the final state,
     in which it has this difference; others: which it wrote besides. disk: what was done last before
-    a kill in a save. ends: those with a kill just before and after this save.
+    a kill in a save. ends: those with a kill just before and after this save, if tried before.
     """
 
     scenario: Scenario
@@ -140,6 +144,27 @@ class Tried:
         return len(self.course().steps) < len(self.reference.course().steps)
 
     @cached_property
+    def passed_over(self) -> str:
+        """From which checkpoint a start continues, although a later one of its kind was there."""
+        work, saved = self.folder.parent / "work", list[tuple[int, str, bool]]()
+        ours = [each for each in self.processes if each.steps and each.rank == 0]
+        begins = [Continuation(0, 0, 0.0, is_certain=True), *self.continuations]
+        for process, begin in zip(ours, begins, strict=False):
+            place = begin.reached if begin.position is None else begin.position
+            kinds = {numberless(name) for step, name, _ in saved if step == place}
+            for step, name, is_whole in sorted(saved, reverse=True) if begin.is_certain else ():
+                is_there = is_whole and (self.folder / "work" / name).exists()
+                if is_there and step > place and numberless(name) in kinds:
+                    shown = f"{visible_name(name)} of step {step}"
+                    return f"a start from step {place} although {shown} was there"
+            for save in process.saves:
+                if save.kind in ("done", "rename"):
+                    # Steps followed, or it is the disk with all that was saved.
+                    is_whole = save.t < process.steps[-1].t or len(self.ends) == 1
+                    saved.append((place + save.after, os.path.relpath(save.path, work), is_whole))
+        return ""
+
+    @cached_property
     def lost(self) -> str:
         """How much older the state is with which a start continues than one before the save."""
         runs = [self, *self.ends[:1]]
@@ -158,7 +183,8 @@ class Tried:
     @cached_property
     def is_mixed(self) -> bool:
         """Whether a start continues from parts of two states, although it can from a whole one."""
-        if self.failed or self.lost or not self.ends or any(each.failed for each in self.ends):
+        is_between = len(self.ends) > 1 and not any(each.failed for each in self.ends)
+        if self.failed or self.lost or not is_between:
             return False
         if not any(each.is_off for each in self.ends):
             return self.is_off
@@ -174,16 +200,6 @@ class Tried:
             return None
         same = [number for number, each in enumerate(expected) if each.fed == steps[place].fed]
         return same[0] - place if len(same) == 1 else None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the last start came to the end."""
-        return self.failed is None and not self.ends_early
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether it came to its end, with the ranks of the undisturbed run."""
-        return self.is_complete and not self.scenario.ranks
 
     @cached_property
     def continuations(self) -> list[Continuation]:
@@ -212,7 +228,8 @@ class Tried:
         # What no start continues from is no checkpoint. A save in a step has the state before
         # it; a start that continues from none is another fault.
         lost = [each.reached - each.position for each in known if each.is_certain and each.position]
-        return max(lost, default=0) <= 1 and all(map(self._has_saved, self.stopped))
+        is_kept = bool(self.passed_over) or max(lost, default=0) <= 1
+        return is_kept and all(map(self._has_saved, self.stopped))
 
     def _has_saved(self, start: Start) -> bool:
         """Return whether a state file was written after the warning, or nothing was to save."""
@@ -225,8 +242,7 @@ class Tried:
     def samples(self) -> tuple[int, int] | None:
         """How many inputs of the model all ranks took too often, and how many too rarely.
 
-        None without inputs; and if all those too often are new, as where random numbers change
-        samples.
+        None without inputs, and if all those too often are new: random numbers change samples.
         """
         if self.reference is None or not self.reference.fed(0):
             return None
@@ -266,9 +282,18 @@ class Tried:
 
     @property
     def how_it_differs(self) -> str:
-        """Words for the difference, with the step from which on it differs."""
+        """Words for how its end differs, with the step from which on; empty if it does not."""
+        if self.ends_early:
+            return ENDS_EARLY
         since = f"differs from step {self.divergence.step} on: " if self.divergence else ""
-        return f"{since}{self.difference}"
+        if self.difference:
+            return f"{since}{self.difference}"
+        return f"{since}the last weights; see --final" if self.ends_with_other_weights else ""
+
+
+def numberless(text: str) -> str:
+    """Return a text in which all numbers are alike, such as those of steps."""
+    return re.sub(r"\d+", "#", text)
 
 
 def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergence | None:
@@ -304,20 +329,18 @@ def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergen
     return Divergence(place, [name for name in INPUTS if differ[name]], is_replayed)
 
 
-def compare(
-    python: str, reference: Tried, runs: Sequence[Tried], again: Tried | None = None
-) -> None:
+def compare(python: str, reference: Tried, runs: Sequence[Tried], again: Tried) -> None:
     """Note in each run how its final files differ from those of the reference.
 
     again: the second undisturbed run. Other files that are alike in both belong to the final state,
     too; a run may lack one of them, such as an older checkpoint.
     """
-    runs = [*runs, *filter(None, [again])]
-    names = [*reference.final, *(reference.others if again else ())]
+    runs = [*runs, again]
+    known = {part for path in files(again.home) for part in path.parts}
     request = {
         run.name: {
-            visible_name(name): (str(of_run(run.home, name)), str(reference.home / name))
-            for name in names
+            visible_name(name): (str(of_run(run.home, name, known)), str(reference.home / name))
+            for name in (*reference.final, *reference.others)
         }
         for run in runs
     }
@@ -331,14 +354,13 @@ def compare(
     if done.returncode:
         raise FailedError(f"the final files cannot be compared:\n{done.stderr[-2000:]}")
     found = {
-        run: {
-            name: Difference(**{**fields, "values": frozenset(fields.get("values", ()))})
-            for name, fields in files.items()
-        }
+        run: {name: Difference(**fields) for name, fields in files.items()}
         for run, files in json.loads(done.stdout).items()
     }
+    twice = found[again.name]
     final = {visible_name(name) for name in reference.final}
-    twice = found[again.name] if again else {}
+    gone = sorted(name for name in final if twice[name].missing)
+    why = f"the second undisturbed run wrote no {gone[0]}: see --final" if gone else ""
     alike = {
         name
         for name, each in twice.items()
@@ -348,6 +370,6 @@ def compare(
         own = (
             each
             for name, each in found[run.name].items()
-            if name in final or (name in alike and not each.missing)
+            if name in final.difference(gone) or (name in alike and not each.missing)
         )
-        run.difference = reduce(or_, own, Difference())
+        run.difference = reduce(or_, own, Difference(uncompared=why if final else NO_FINAL))

@@ -150,8 +150,9 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
     compare(subject.python, first, tried, again)
-    repeats = again.how_it_differs if again.difference.tensors else ""
     varying = again.difference.values
+    again.difference = again.difference.without(varying)
+    repeats = again.how_it_differs
     for run in tried:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
         run.difference = run.difference.without(varying) if is_compared else Difference()

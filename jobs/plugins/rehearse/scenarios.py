@@ -17,11 +17,10 @@ from ...base.log_text import first_line
 from ...contract.kinds import KINDS
 from ...contract.known_causes import known_cause
 from . import final_state, harming
-from .disks import Disk, likeliest_first, of_save
+from .disks import likeliest_first, of_save
 from .harming import DISKS, Harm, Start
-from .judge import STEPS_ON, Scenario, Tried
+from .judge import STEPS_ON, Scenario, Tried, numberless
 from .subjects import CommandSubject, Subject
-from .traces import Process
 
 FEWEST_STEPS = 6
 STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen to go on
@@ -30,7 +29,6 @@ _ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)"
 # torchrun's report of a failed rank, behind the errors of the ranks.
 _REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 HASH_SEED = "PYTHONHASHSEED"  # of the order of sets of texts
-UNDISTURBED = ("undisturbed", "undisturbed again")
 KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
 SAVE_KILL = Harm("save 1", "kill")
 MOST_OF_NAME = 150
@@ -40,23 +38,24 @@ KILLS_S = 120.0  # for the starts after them
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     """Return what is tried, from what the undisturbed run did."""
     steps = len(reference.course().steps)
-    middle = f"step {_middle(reference, steps)}"
-    evaluations = (_late(each.evaluations, steps) for each in _by_rank(reference))
-    evaluation = next(filter(None, evaluations), 0)
+    at, saved = _middle(reference, steps), _saved(reference)
+    middle = f"step {at}"
+    # A start's first checkpoint may have the name of an older one: it is stopped again after it.
+    before = max((each for each in saved if each < at), default=0)
+    again = min((each for each in saved if each >= at), default=steps) - before + 1
+    evaluation = max(_late(each.evaluations, steps) for each in reference.processes)
     save, _ = _save(reference, steps)
-    # A data worker may think that it is a rank.
-    has_group = all(each.has_group for each in reference.processes if each.steps)
-    no_group = "" if has_group else "no process group is made"
+    second = f"end {again}" if at + again <= steps else "step 2"
+    no_group = "" if any(x.group for x in reference.processes) else "no process group is made"
     one_rank = "" if len(reference.ranks) > 1 else "there is one rank"
     no_evaluation = "" if evaluation else "no evaluation between two steps was seen"
-    no_save = "" if save else "no save between two steps was seen"
     found = [
         Scenario("stop in the middle", (Harm(middle),)),
         Scenario("stop after the start-up", (Harm("start 1"),), no_group),
         Scenario("stop in the first step", (Harm("step 1"),)),
         Scenario("stop in an evaluation", (Harm(f"evaluation {evaluation}"),), no_evaluation),
-        Scenario("stop during a save", (Harm(save),), no_save),
-        Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm("step 2"))),
+        Scenario("stop during a save", (Harm(save),), "" if save else "no save between two steps"),
+        Scenario("stop twice in a row", (Harm(middle, "stop twice"), Harm(second))),
         Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), one_rank),
         # After a step: the others may end the step of a rank that is killed in it.
         Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
@@ -68,15 +67,14 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
 
 def _middle(reference: Tried, steps: int) -> int:
     """Return a step in the middle before which there is something to lose: no save just before."""
-    saved = {save.after + 1 for process in reference.processes for save in process.saves}
     wanted = max(2, steps * 3 // 5)
-    found = [step for step in range(2, steps) if step not in saved]
+    found = [step for step in range(2, steps) if step - 1 not in _saved(reference)]
     return min(found, key=lambda step: abs(step - wanted), default=wanted)
 
 
-def _by_rank(reference: Tried) -> list[Process]:
-    """Return the processes, rank 0 first: it alone may evaluate, and saves more than others."""
-    return sorted(reference.processes, key=lambda each: each.rank)
+def _saved(reference: Tried) -> set[int]:
+    """Return after how many steps something was saved."""
+    return {save.after for process in reference.processes for save in process.saves}
 
 
 def _save(reference: Tried, steps: int) -> tuple[str, range]:
@@ -85,7 +83,8 @@ def _save(reference: Tried, steps: int) -> tuple[str, range]:
     Empty without one. A save in the background also writes after the next steps.
     """
     for name in ("save", "open", "rename"):
-        for process in _by_rank(reference):
+        # Rank 0 first, which saves more than others.
+        for process in sorted(reference.processes, key=lambda each: each.rank):
             after = [save.after for save in process.saves if save.kind == name]
             if place := _late(after, steps):
                 begin = after[place - 1]
@@ -98,17 +97,14 @@ def _save(reference: Tried, steps: int) -> tuple[str, range]:
 def _recorded(reference: Tried, steps: int) -> range:
     """Return the steps in which a save is recorded: if possible one that replaces another."""
     _, written = _save(reference, steps)
-    saves = {save.after for process in reference.processes for save in process.saves} - {0}
+    saves = _saved(reference) - {0}
     if steps in saves and not any(after < written.start for after in saves):
         return range(steps, sys.maxsize)
     return written
 
 
 def _late(after: Sequence[int], steps: int) -> int:
-    """Return the number of the last of some moments, if possible with STEPS_LEFT, or 0.
-
-    after: how many steps were taken before each.
-    """
+    """Return the number of the last moment, `after` so many steps, if possible with STEPS_LEFT."""
     places = [place for place, each in enumerate(after, 1) if 0 < each < steps]
     early = [place for place in places if after[place - 1] <= steps - STEPS_LEFT]
     return max(early or places, default=0)
@@ -132,22 +128,23 @@ class Rehearsal:
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
-        pair = self._twice()
-        if not _is_same(*pair) and HASH_SEED not in os.environ:
+        first, again = self._twice()
+        if again.is_off and HASH_SEED not in os.environ:
             os.environ[HASH_SEED] = "0"  # from here on: it may be what differs
-            pair = self._twice()
-            self.is_hash_ordered = _is_same(*pair)
-        return pair
+            first, again = self._twice()
+            self.is_hash_ordered = not again.is_off
+        _check(again, self.limits[1])
+        return first, again
 
     def _twice(self) -> tuple[Tried, Tried]:
         self.reference = None
-        first = self.run(Scenario(UNDISTURBED[0]))
+        first = self.run(Scenario("undisturbed"))
         processes = [each for each in first.processes if each.steps]
-        if self.is_any_ranks and processes and not any(each.has_group for each in processes):
+        if self.is_any_ranks and processes and not any(each.group for each in processes):
             self.is_any_ranks, self.subject.ranks = False, 1
             self.notes.append("one rank, as the script opens no process group (or give --ranks)")
             print_line(self.notes[-1])
-            first = self.run(Scenario(UNDISTURBED[0]))
+            first = self.run(Scenario("undisturbed"))
         try:
             _check(first, self.limits[1])
             last = max(step.t for process in first.processes for step in process.steps)
@@ -161,15 +158,7 @@ class Rehearsal:
             raise UserError(f"{error}{''.join(notes)}") from None
         self.reference = first
         saved = _recorded(first, len(first.course().steps))
-        again = self.run(Scenario(UNDISTURBED[1], recorded=saved))
-        for name in first.final:
-            if not final_state.of_run(again.home, name).exists():
-                raise UserError(
-                    f"the second undisturbed run wrote no {final_state.visible_name(name)}\n"
-                    "  hint: --final PATTERN names the files of the final state, of one name in "
-                    "each run"
-                )
-        return first, again
+        return first, self.run(Scenario("undisturbed again", recorded=saved))
 
     def disturbed(
         self, first: Tried, again: Tried, resize: int | None, only: Sequence[str] = ()
@@ -184,14 +173,8 @@ class Rehearsal:
                 every = ", ".join(names)
                 raise UserError(f"--only {word}: not in the name of a scenario; they are {every}")
         wanted = {name for name in names if not only or any(word in name for word in only)}
-        for scenario in known:
-            if scenario.name not in wanted:
-                continue
-            if scenario.untried:
-                print_line(f"{scenario.name}: not tried: {scenario.untried}")
-                yield Tried(scenario)
-            else:
-                yield self.run(scenario)
+        for scenario in filter(lambda each: each.name in wanted, known):
+            yield Tried(scenario) if scenario.untried else self.run(scenario)
         recorded = {KILLS: again} if KILLS in wanted else {}
         if KILLS_OF_STOP in wanted:
             step = int(known[0].harms[0].moment.removeprefix("step "))
@@ -203,16 +186,15 @@ class Rehearsal:
         """Start from each disk that a SIGKILL in recorded saves leaves, the later save first."""
         begun, seen, left, tried = time.monotonic(), set[str](), 0, Counter[str]()
         saves = {name: of_save(run.folder / "start-1" / DISKS) for name, run in recorded.items()}
-        by_time = {
-            name: sum(step.t <= disks[0].t for step in recorded[name].course().steps)
-            for name, disks in saves.items()
-            if disks
-        }
-        for name in sorted(by_time, key=lambda name: -by_time[name]):
+
+        def taken(name: str) -> int:
+            return sum(step.t <= saves[name][0].t for step in recorded[name].course().steps)
+
+        for name in sorted(filter(saves.get, saves), key=taken, reverse=True):
             ends: list[Tried] = []
             begin, *others = likeliest_first(saves[name])
-            new = [disk for disk in others if _kind(disk) not in seen]
-            seen |= {_kind(disk) for disk in new}
+            new = [disk for disk in others if numberless(disk.what) not in seen]
+            seen |= {numberless(disk.what) for disk in new}
             for disk in [begin, *new] if new else ():
                 if time.monotonic() - begun > KILLS_S:
                     left += 1
@@ -223,11 +205,14 @@ class Rehearsal:
                     [_until(recorded[name].starts[0], disk.t)],
                     reference=self.reference,
                     disk=disk.what,
-                    ends=ends if len(ends) > 1 else (),
+                    ends=[*ends] if len(ends) > 1 or disk.shown == saves[name][-1].shown else (),
                 )
                 self._run(done, disk.restore)
                 yield done
                 ends += [done] if len(ends) < 2 else []
+        if recorded and not tried:
+            name, why = next(iter(recorded)), "no save in its directory was seen"
+            yield Tried(Scenario(name, untried=why))
         if left:
             self.notes.append(f"{left} more disks that a SIGKILL in a save leaves were not tried")
 
@@ -246,19 +231,13 @@ class Rehearsal:
         shutil.rmtree(subject.place, ignore_errors=True)
         prepare(subject.place)
         for number, harm in enumerate([*harms, None], len(done.starts) + 1):
-            start = Start(number, harm, subject.ranks)
-            if number > 1:
-                start.ranks = scenario.ranks or subject.ranks
-            else:
-                start.recorded = scenario.recorded
+            start = Start(number, harm, scenario.ranks or subject.ranks)
+            if number == 1:
+                start.ranks, start.recorded = subject.ranks, scenario.recorded
             harming.run(subject, start, done.folder, self.limits)
             done.starts.append(start)
-            if (
-                start.recorded
-                or start.is_missed
-                or start.marker == "completed"
-                or start.is_over_limit
-            ):
+            is_over = start.is_missed or start.is_over_limit or start.marker == "completed"
+            if start.recorded or is_over:
                 break
         home, cwd = (each.relative_to(subject.place) for each in (subject.home, subject.cwd))
         shutil.move(subject.place, done.folder / "work")
@@ -267,28 +246,15 @@ class Rehearsal:
         print_line(f"{scenario.name}: {starts}, {time.time() - begun:.0f} s")
 
 
-def _kind(disk: Disk) -> str:
-    """Return what was done last, alike for the files of each step."""
-    return re.sub(r"\d+", "#", disk.what)
-
-
 def _until(start: Start, t: float) -> Start:
     """Return what was recorded of a start, as if it had been killed at this time."""
     taken = max(sum(step.t <= t for step in each.steps) for each in start.processes)
-    processes = [
+    killed = replace(start, harm=SAVE_KILL, harmed_at=t, ended=t, code=-signal.SIGKILL)
+    killed.processes = [
         replace(each, steps=each.steps[:taken], saves=[save for save in each.saves if save.t <= t])
         for each in start.processes
     ]
-    return Start(
-        start.number,
-        SAVE_KILL,
-        start.ranks,
-        begun=start.begun,
-        harmed_at=t,
-        ended=t,
-        code=-signal.SIGKILL,
-        processes=processes,
-    )
+    return killed
 
 
 def _check(first: Tried, limit_s: float) -> None:
@@ -307,6 +273,9 @@ def _check(first: Tried, limit_s: float) -> None:
         what = f"it takes {quantity(steps, 'optimizer step')}"
         what += f", and a stop in the middle needs {FEWEST_STEPS}"
         hint = "give it flags with which it takes more"
+    elif len(first.ranks) > 1 and max(each.group for each in first.processes) < 2:
+        what = f"it is {len(first.ranks)} separate trainings: no process group has two ranks"
+        hint = "torchrun gives a rank in LOCAL_RANK, not as --local_rank; --ranks 1 trains one"
     else:
         return
     raise UserError(f"undisturbed {what}\n  hint: {hint}")
@@ -321,12 +290,3 @@ def failure(start: Start) -> str:
     first = first_line(words) or f"exit code {start.code}"
     cause = known_cause(words)
     return first if cause is None else f"{first} (cause: {KINDS[cause].what})"
-
-
-def _is_same(first: Tried, again: Tried) -> bool:
-    """Return whether two runs took the same course, on each rank."""
-    return first.starts[0].code == again.starts[0].code and all(
-        [step.ended for step in first.course(rank).steps]
-        == [step.ended for step in again.course(rank).steps]
-        for rank in first.ranks
-    )

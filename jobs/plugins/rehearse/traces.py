@@ -64,7 +64,7 @@ class Process:
     saves: list[Save] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)  # after so many steps
     outside: list[str] = field(default_factory=list)
-    has_group: bool = False
+    group: int = 0  # the ranks of its process group, if it has one
     full: str = ""  # why it ceased to record the disk
 
     def has_saved(self, before: float) -> bool:
@@ -103,7 +103,7 @@ def _process(path: Path) -> Process:
             case "full":
                 process.full = values["why"]
             case "group":
-                process.has_group = True
+                process.group = max(process.group, values["size"])
     if any(step.fed for step in process.steps):
         # To load a state, torch's DCP first takes a step that makes the optimizer's state.
         process.steps = list(dropwhile(lambda step: not step.fed, process.steps))

@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 from ...base.console import quantity
 from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
-from .judge import Tried
-from .scenarios import failure
+from .judge import ENDS_EARLY, Tried
+from .scenarios import KILLS, KILLS_OF_STOP, failure
 
 REPEATS, SITE = "repeats itself undisturbed", "a site must give"
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
-NOT_REPEATED = "it does not repeat itself without any stop"
-UNFINISHED = "no disturbed run with the same ranks trained to its end"
 SEED = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
 HASH_ORDERED = "only with PYTHONHASHSEED=0, which the other answers are with"
 SORTED = (
@@ -54,15 +52,17 @@ class Verdict:
     notes: Sequence[str]
 
     def __post_init__(self) -> None:
-        # Those with a stop, and those that came to their end with the ranks of the undisturbed run.
+        # Those with a stop, and those that ended without an error with the undisturbed run's ranks.
         self.stopped = [each for each in self.tried if each.stopped]
-        self.comparable = [each for each in self.tried if each.is_comparable]
+        self.comparable = [each for each in self.tried if not (each.failed or each.scenario.ranks)]
         self.notes = [
             *self.notes,
             *(f"not tried: {name}: {why}" for name, why in self.untried.items()),
         ]
-        no_stop = next(iter(self.untried.values()), "no stop was asked for")
-        no_end = NOT_REPEATED if self.repeats else UNFINISHED
+        stops = (why for name, why in self.untried.items() if name.startswith("stop"))
+        no_stop = next(stops, "no stop was asked for")
+        no_end = "no disturbed run with the same ranks trained to its end"
+        no_end = "it does not repeat itself without any stop" if self.repeats else no_end
         untried = {} if self.stopped else dict.fromkeys((STOPS, SAVES, SITE), no_stop)
         if self.repeats or not self.comparable:
             untried |= dict.fromkeys((BITS, SAMPLES), no_end)
@@ -114,14 +114,10 @@ def _names(runs: Sequence[Tried]) -> str:
     return ", ".join(each.name for each in runs)
 
 
-def _stop_s(runs: Sequence[Tried]) -> float:
-    """Return the longest time from a warning to the end, in seconds."""
-    return max(start.stop_s for each in runs for start in each.stopped)
-
-
-def _stop_steps(runs: Sequence[Tried]) -> int:
-    """Return the most steps that a rank took from a warning to the end."""
-    return max(start.later_steps for each in runs for start in each.stopped)
+def _stop(runs: Sequence[Tried]) -> tuple[float, int]:
+    """Return the longest time in s from a warning to the end, and the most steps of a rank."""
+    starts = [start for each in runs for start in each.stopped]
+    return max(each.stop_s for each in starts), max(each.later_steps for each in starts)
 
 
 def _no(question: str, detail: str, bad: Sequence[Tried], unknown: tuple[str, ...] = ()) -> Reply:
@@ -152,36 +148,39 @@ def _stops(seen: Verdict) -> Reply:
     elif early:
         detail = f"looks complete to the site: {_names(early)}"
     else:
-        steps = _stop_steps(seen.stopped)
+        time_s, steps = _stop(seen.stopped)
         later = f", {steps} steps later" if steps > 1 else ""
-        return Reply(STOPS, YES, f"after at most {_stop_s(seen.stopped):.1f} s{later}")
+        return Reply(STOPS, YES, f"after at most {time_s:.1f} s{later}")
     return _no(STOPS, detail, [*killed, *on, *early], UNKNOWN)
 
 
 def _saves(seen: Verdict) -> Reply:
-    tried = [each for each in seen.stopped if not each.ran_on]
+    tried = [each for each in seen.stopped if not each.ran_on and each.stopped[-1].has_steps]
     bad = [each for each in tried if not each.saved]
     if not tried:
-        return Reply(SAVES, NOT_TRIED, "no stop was asked for")
+        return Reply(SAVES, NOT_TRIED, "no stop came between two steps")
     return _no(SAVES, _names(bad), bad) if bad else Reply(SAVES, YES)
 
 
 def _continues(seen: Verdict) -> Reply:
     tried = seen.tried
-    checks = ("failed", "lost", "is_mixed", "ends_early", "begins_again")  # the worst first
+    # The worst first.
+    checks = ("failed", "lost", "passed_over", "is_mixed", "ends_early", "begins_again")
     if bad := [each for check in checks for each in tried if getattr(each, check)]:
         return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
     places = [place for each in tried for place in each.continuations]
     if any(place.position is None for place in places):
         return Reply(CONTINUES, NOT_TRIED, "a start continues from a state that no step had")
+    if untried := [why for name, why in seen.untried.items() if name in (KILLS, KILLS_OF_STOP)]:
+        return Reply(CONTINUES, NOT_TRIED, untried[0])
+    if not any(place.position for place in places):
+        return Reply(CONTINUES, NOT_TRIED, "no start continued from a checkpoint")
     most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
     if most.redone:
         detail = f"at most {quantity(most.redone, 'step')} redone ({most.name})"
     if not all(place.is_certain for place in places):
         detail = "the steps that are redone cannot be counted: steps end with the same state"
-    if any(place.position == 0 for each in tried if each.redone for place in each.continuations):
-        detail += ", from the beginning: nothing had been saved yet"
     return Reply(CONTINUES, YES, detail)
 
 
@@ -191,27 +190,23 @@ def _why_not(shown: Tried) -> str:
         return f"{name}: the start after it did not end within the limit"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
-    if shown.lost:
-        return f"work lost: {shown.lost} ({name})"
+    if lost := shown.lost or shown.passed_over:
+        return f"work lost: {lost} ({name})"
     if shown.is_mixed:
         shift = shown.shift
         step = shown.continuations[0].position if shown.continuations else None
         of = f": the weights of step {step}, the data after step {(step or 0) + (shift or 0)}"
         return f"states are mixed{of if shift else ''} ({name})"
     if shown.ends_early:
-        return f"{name}: it ends before the last step"
+        return f"{name}: {ENDS_EARLY}"
     return f"{name}: it begins again at the first step"
 
 
 def _bits(seen: Verdict) -> Reply:
-    bad = [each for each in seen.comparable if each.difference]
-    other = [each for each in seen.comparable if each.ends_with_other_weights]
+    bad = [each for each in seen.comparable if each.how_it_differs]
     if bad:
         first = next((each for each in bad if each.divergence), bad[0])
         return _no(BITS, f"{first.name}: {first.how_it_differs}", bad, UNKNOWN)
-    if other:
-        why = "the files are the same, but the last step ended with other weights: see --final"
-        return Reply(BITS, NO, f"{other[0].name}: {why}")
     unknown = [each for each in seen.comparable if each.difference.uncompared]
     if unknown:
         why = f"{unknown[0].name}: not compared: {unknown[0].difference.uncompared}"
@@ -220,13 +215,14 @@ def _bits(seen: Verdict) -> Reply:
 
 
 def _samples(seen: Verdict) -> Reply:
-    known = [each for each in seen.comparable if each.samples is not None]
-    bad = [each for each in known if each.samples != (0, 0)]
+    bad = [
+        each for each in seen.comparable if each.ends_early or each.samples not in (None, (0, 0))
+    ]
     if bad:
         more, less = max(each.samples or (0, 0) for each in bad)
         detail = f"{more} {'batch' if more == 1 else 'batches'} too often, {less} too rarely"
-        return _no(SAMPLES, f"{detail} ({_names(bad)})", bad)
-    if len(known) < len(seen.comparable):
+        return _no(SAMPLES, f"{detail if more or less else ENDS_EARLY} ({_names(bad)})", bad)
+    if any(each.samples is None for each in seen.comparable):
         is_fed = any(step.fed for step in seen.reference.course().steps)
         return Reply(SAMPLES, NOT_TRIED, NEW_INPUTS if is_fed else "no input of a model was seen")
     return Reply(SAMPLES, YES)
@@ -235,10 +231,10 @@ def _samples(seen: Verdict) -> Reply:
 def _site(seen: Verdict) -> Reply:
     if any(each.is_killed for each in seen.stopped):
         return Reply(SITE, NO, "it was killed at the end of the grace")
-    steps = _stop_steps(seen.stopped)
+    time_s, steps = _stop(seen.stopped)
     detail = "of grace, twice what was measured here"
     detail += f" in {steps} steps; yours may be longer" if steps > 1 else ""
-    return Reply(SITE, f"{math.ceil(GRACE_MARGIN * _stop_s(seen.stopped))} s", detail)
+    return Reply(SITE, f"{math.ceil(GRACE_MARGIN * time_s)} s", detail)
 
 
 QUESTIONS: dict[str, Callable[[Verdict], Reply]] = {

@@ -37,29 +37,20 @@ def dump(value, path):
     path.write_bytes(pickle.dumps(value))
 
 
-def dump_as_text(value, path):
-    path.write_bytes(pickle.dumps(value, protocol=0))
-
-
-def save_legacy(value, path):
-    torch.save(value, path, _use_new_zipfile_serialization=False)
-
-
-def savez(value, path):
-    numpy.savez(path, state=numpy.array([value], dtype=object))
-
-
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize(
     ("name", "write"),
     [
         ("a.pt", torch.save),
         ("a.state", torch.save),
-        ("a.ckpt", save_legacy),
+        (
+            "a.ckpt",
+            lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
+        ),
         ("a.bin", dump),
         ("a.pkl", dump),
-        ("a.pickle", dump_as_text),
-        ("a.npz", savez),
+        ("a.pickle", lambda value, path: path.write_bytes(pickle.dumps(value, protocol=0))),
+        ("a.npz", lambda value, path: numpy.savez(path, state=numpy.array([value], dtype=object))),
         ("a.npy", dump),
     ],
 )
@@ -138,15 +129,18 @@ def test_other_files_than_the_last_are_compared_but_not_what_describes_a_checkpo
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "is_same"),
+    ("name", "second", "other", "is_same"),
     [
-        ("runs/2026-11-28_18-56-34/a.pt", "runs/2026-11-28_18-57-01/a.pt", True),
-        ("runs/2026-11-28/18-56-34/a.pt", "runs/2026-11-28/18-57-01/a.pt", True),
-        ("runs/20261128-185634/a.pt", "runs/20261128-185701/b.pt", False),
-        ("step-00200012/a.pt", "step-00200024/a.pt", False),
+        ("runs/2026-11-28_18-56-34/a.pt", "", "runs/2026-11-28_18-57-01/a.pt", True),
+        ("runs/2026-11-28/18-56-34/a.pt", "", "runs/2026-11-28/18-57-01/a.pt", True),
+        ("runs/20261128-185634/a.pt", "", "runs/20261128-185701/b.pt", False),
+        ("step-00200012/a.pt", "step-00200012/a.pt", "step-00200024/a.pt", False),
+        # A Unix time, and the first UUID's part that has no digit.
+        ("1795902652.8/a-cafe-1.pt", "1795902653.1/a-7b1d-1.pt", "1795902661.5/a-00ff-1.pt", True),
     ],
 )
-def test_a_folder_of_another_time_has_the_same_file(tmp_path, name, other, is_same):
+def test_a_folder_of_another_time_has_the_same_file(tmp_path, name, second, other, is_same):
     (tmp_path / other).parent.mkdir(parents=True)
     (tmp_path / other).touch()
-    assert (final_state.of_run(tmp_path, name) == tmp_path / other) is is_same
+    known = {*(second or name).split("/")}
+    assert (final_state.of_run(tmp_path, name, known) == tmp_path / other) is is_same

@@ -1,8 +1,10 @@
 """The disks that a kill in a save leaves, and the verdict on the starts after it."""
 
 import os
+import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,35 +15,9 @@ from tests.plugins.rehearse.test_rehearse import only, rehearse
 BIG = 2 << 20
 
 
-def recorded(tmp_path, *operations):
-    """What was done last before each kill, as recorded around operations on a folder."""
-    place, folder = tmp_path / "place", tmp_path / "disk"
-    (place / "code").mkdir(parents=True)
-    os.chdir(place / "code")
-    with open("last.pt", "wb") as file:
-        file.write(b"old" * BIG)
-    disk.record(place, folder)
-    for opened, operation in operations:
-        time.sleep(0.01)
-        operation()
-        disk.record(place, folder, opened)
-    return disks.of_save(folder)
-
-
 def write(name, content=b"new" * BIG):
-    with open(name, "wb") as file:
-        file.write(content)
-
-
-def make_folder():
-    os.mkdir("new")
-    write("new/a")
-    os.rename("new", "step-1")
-
-
-@pytest.fixture(autouse=True)
-def _stay(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_bytes(content)
 
 
 WRITTEN = ["is empty", "is half written", "is written"]
@@ -64,22 +40,35 @@ OPERATIONS = {
         lambda: subprocess.run("echo 1 > a && sleep 0.02 && mv a b", shell=True, check=True),
         ["b is written"],
     ),
-    "a folder with its name last": (make_folder, ["step-1 is renamed"]),
+    "a folder with its name last": (
+        lambda: (write("new/a"), shutil.move("new", "step-1")),
+        ["step-1 is renamed"],
+    ),
     "removed": (lambda: os.remove("last.pt"), ["last.pt is removed"]),
     "a link": (lambda: os.symlink("last.pt", "latest"), ["latest is written"]),
     "lines that are appended": (lambda: write("a.csv"), []),
+    "beside the repository": (lambda: write("../a.pt"), [f"a.pt {what}" for what in WRITTEN]),
 }
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_each_moment_of_a_write_is_a_disk_but_not_of_a_rename(name, tmp_path):
+def test_each_moment_of_a_write_is_a_disk_but_not_of_a_rename(name, tmp_path, monkeypatch):
     operation, expected = OPERATIONS[name]
-    first, *others = recorded(tmp_path, ("", operation))
+    place, folder = tmp_path / "place", tmp_path / "disk"
+    (place / "code").mkdir(parents=True)
+    monkeypatch.chdir(place / "code")
+    write("last.pt", b"old" * BIG)
+    disk.record(place, folder)
+    time.sleep(0.01)
+    operation()
+    disk.record(place, folder)
+    first, *others = disks.of_save(folder)
     assert (first.what, [each.what for each in others]) == ("nothing is written yet", expected)
 
 
 SAVER = """
-import json, os, shutil, torch
+import atexit, json, os, shutil, torch
+atexit.register(print, "  0%|    | 0/40 [00:00<?, ?it/s]")
 torch.manual_seed(1)
 model, step = torch.nn.Linear(4, 1), 0
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
@@ -109,7 +98,7 @@ BY_FOLDER = (
     "open('b', 'w').write(str(step)); ",
 )
 KILLED = {  # how it loads and saves, the answer, and its words
-    "a file beside the weights": (*BY_NUMBER, "no", "states are mixed: the weights of step 8, "),
+    "a file beside the weights": (*BY_NUMBER, "no", "states are mixed: the weights of step 12, "),
     "of 8 steps: only the save at the end replaces one": (
         *(*BY_NUMBER, "no", "states are mixed: the weights of step 8, "),
     ),
@@ -130,6 +119,11 @@ KILLED = {  # how it loads and saves, the answer, and its words
         "os.path.lexists('latest') and os.remove('latest'); os.symlink(str(step), 'latest')",
         *("no", "work lost: a start from step 0 although a whole checkpoint was there"),
     ),
+    "names sorted as text": (
+        "import glob\nfor name in sorted(glob.glob('c*'))[-1:]: load(name, int(name[1:-3]))",
+        "os.replace('a.tmp', f'c{step}.pt')",
+        *("no", "a start from step 8 although c12.pt of step 12 was there"),
+    ),
     "copied to the final name": (
         "if os.path.exists('a.pt'): load('a.pt', int(open('number').read()))",
         "os.system('echo %d > number; cp a.tmp a.pt' % step)",
@@ -143,7 +137,7 @@ KILLED = {  # how it loads and saves, the answer, and its words
 @pytest.mark.parametrize("name", KILLED)
 def test_a_start_goes_on_from_a_whole_state_after_a_kill_in_a_save(name, tmp_path):
     load, save, answer, words = KILLED[name]
-    text = SAVER.format(load=load, save=save, steps=8 if "of 8 steps" in name else 12)
+    text = SAVER.format(load=load, save=save, steps=8 if "of 8 steps" in name else 16)
     _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("during a save"))
     (found,) = [each for each in verdict["answers"] if each["question"] == "continues"]
     assert (found["answer"], words in found["detail"]) == (answer, True), verdict

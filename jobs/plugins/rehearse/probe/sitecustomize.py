@@ -4,7 +4,7 @@ Python imports a module of this name at its start: the folder is on PYTHONPATH. 
 events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
 
     begin     of the process
-    group     the process group exists
+    group     the process group exists, with how many ranks
     step      what the optimizer step began and ended with: check sums of weights and optimizer
               state, of the inputs of the model whose outputs had gradients, of the random states;
               learning rates; loss scale
@@ -278,10 +278,12 @@ def watch_group(torch: ModuleType) -> None:
     make: Any = getattr(module, "_new_process_group_helper", None)
 
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
-        if not distributed.is_initialized():
+        if is_first := not distributed.is_initialized():
             # A thread that frees a Python object while the interpreter ends aborts the process.
             atexit.register(time.sleep, LEAVE_S)
         result = make(*arguments, **options)
+        if is_first and (own := recorder()) is not None:  # also for a device mesh
+            own.event("group", size=result[0].size())
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(result))
         return result
 
@@ -291,7 +293,6 @@ def watch_group(torch: ModuleType) -> None:
     def init_process_group(*arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)
         if (own := recorder()) is not None:
-            own.event("group")
             own.reach("start")
         return result
 
@@ -323,8 +324,8 @@ def watch_saves(module: Any) -> None:
         own.reach("save")
         record_disk(path)
         result = original(*arguments, **options)
-        record_disk()
         own.event("save", kind="done", path=path)
+        record_disk()
         return result
 
     setattr(module, name, save)
