@@ -76,11 +76,6 @@ def test_the_ends_of_the_shortcuts_start_smaller_and_vectors_as_zeros_and_ones()
     assert loss.item() == pytest.approx(math.log(500), rel=0.05)  # it prefers no token
 
 
-def test_heads_of_a_fraction_are_refused():
-    with pytest.raises(UserError, match="train.model_args: n_embd 8 is no multiple of n_head 3"):
-        gpt(n_head=3)
-
-
 TOKENS = torch.zeros(2, 5).long()
 
 

@@ -68,8 +68,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Tokens int64 [n, T] to logits [n, T, vocab_size]; T is at most block_size.
 
-    The output layer has the weights of the token embedding. Raises UserError for arguments that do
-    not fit.
+    The output layer has the weights of the token embedding.
     """
 
     def __init__(
@@ -83,8 +82,6 @@ class GPT(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if n_embd % n_head:
-            raise UserError(f"train.model_args: n_embd {n_embd} is no multiple of n_head {n_head}")
         self.block_size = block_size
         self.transformer = nn.ModuleDict(
             {

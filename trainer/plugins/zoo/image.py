@@ -29,14 +29,9 @@ class Image:
         """crop_padding: in pixels.
 
         mean, std: one number for each channel, in the units of the inputs (uint8: 0 to 1).
-        Raises UserError for values that make no sense.
         """
-        if crop_padding < 0:
-            _refuse(f"crop_padding must be 0 or more, not {crop_padding}")
         if len(mean) != len(std):
             _refuse(f"mean has {len(mean)} numbers, but std has {len(std)}: one for each channel")
-        if min(std, default=1.0) <= 0:
-            _refuse(f"std must be above 0, not {list(std)}")
         self._padding = crop_padding
         self._flip = flip
         # One multiplication and one addition: (x - mean) / std = x * scale + shift.

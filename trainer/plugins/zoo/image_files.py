@@ -18,8 +18,6 @@ from ...errors import UserError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-CIFAR10_CLASSES = 10
-CIFAR10_SHAPE = (3, 32, 32)
 CIFAR10_RECORD_BYTES = 1 + 3 * 32 * 32  # a label, then the red, green and blue plane
 BILINEAR = 2  # Source: PIL.Image.Resampling
 Pixels = npt.NDArray[np.uint8]
@@ -31,8 +29,6 @@ def absolute(key: str, path: str) -> Path:
 
     Raises UserError for a relative path: ranks run in the frozen copy of the code.
     """
-    if not isinstance(path, str):
-        raise UserError(f"train.dataset_args.{key} must be a path, not {path!r}")
     try:
         expanded = Path(expand_path(path))
     except ValueError as error:
@@ -58,8 +54,8 @@ def cifar10(path: str) -> tuple[Samples, Samples]:
 
 def _cifar10_part(files: list[Path]) -> Samples:
     records = torch.cat([_cifar10_records(file) for file in files])
-    images = records[:, 1:].reshape(-1, *CIFAR10_SHAPE)
-    return Samples(images, records[:, 0].long(), 1 / 255, CIFAR10_CLASSES)
+    images = records[:, 1:].reshape(-1, 3, 32, 32)
+    return Samples(images, records[:, 0].long(), 1 / 255, num_classes=10)
 
 
 def _cifar10_records(file: Path) -> torch.Tensor:
@@ -85,8 +81,6 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
     size: of the square images, in pixels. Files are read when a sample is needed. Raises UserError
     where a folder is missing or the two parts have different classes.
     """
-    if not isinstance(size, int) or size < 1:
-        raise UserError(f"train.dataset_args.size must be a whole number from 1 on: {size}")
     folder = absolute("path", path)
     train = folder / "train"
     held_out = next((folder / name for name in ("val", "test") if (folder / name).is_dir()), None)
@@ -121,7 +115,8 @@ class ImageFolder:
         self._size = size
         names, labels = [], []
         for label, name in enumerate(classes):
-            files = _images(folder / name)
+            shown = (each for each in os.listdir(folder / name) if each[0] != ".")
+            files = sorted(each for each in shown if Path(each).suffix.lower() in SUFFIXES)
             if not files:
                 raise UserError(f"train.dataset_args.path: there is no image in {folder / name}")
             names += [os.fsencode(f"{name}/{file}") for file in files]
@@ -138,12 +133,6 @@ class ImageFolder:
         """Return (image uint8 [3, size, size], label); raises UserError for a damaged image."""
         pixels = _read(self._folder / os.fsdecode(self._names[index]), self._size)
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), int(self._labels[index])
-
-
-def _images(folder: Path) -> list[str]:
-    """Return the names of the image files in a folder, sorted."""
-    names = (name for name in os.listdir(folder) if name[0] != ".")
-    return sorted(name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
 
 
 def _read(file: Path, size: int) -> Pixels:

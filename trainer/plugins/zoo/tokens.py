@@ -45,9 +45,6 @@ class TokenSource:
     is_on_cpu: bool = True  # the indices of `batch` are on the CPU, where the tokens are
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            what = f"must be 1 or more, not {self.block_size}"
-            raise UserError(f"train.dataset_args.block_size {what}")
         if len(self.tokens) <= self.block_size:
             raise UserError(
                 f"train.dataset: {self.name}: {len(self.tokens)} tokens make no window of "
@@ -122,21 +119,16 @@ def python_source(
     if max_bytes is not None:
         ends = accumulate(map(len, read))
         read = [each for each, end in zip(read, ends, strict=True) if end <= max_bytes]
-    if len(read) < 2:
-        raise UserError(
-            f"train.dataset: {len(read)} of {len(files)} files of {folder} fit max_bytes "
-            f"{max_bytes}: allow 2, one of them is held out"
-        )
     held_out = read[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY] or [read.pop()]
     train = [each for number, each in enumerate(read, 1) if number % HELD_OUT_EVERY]
     name = f"the source code in {folder}"
-    train_part, held_out_part = map(np.concatenate, (train, held_out))
-    return _bytes(name, train_part, block_size), _bytes(name, held_out_part, block_size)
 
+    def source(part: list[npt.NDArray[np.uint8]]) -> TokenSource:
+        content = np.concatenate(part)
+        digest = hashlib.sha256(content.tobytes()).hexdigest()
+        return TokenSource(content, name, block_size, BYTE_VOCABULARY, digest, bytes_per_token=1.0)
 
-def _bytes(name: str, content: npt.NDArray[np.uint8], block_size: int) -> TokenSource:
-    digest = hashlib.sha256(content.tobytes()).hexdigest()
-    return TokenSource(content, name, block_size, BYTE_VOCABULARY, digest, bytes_per_token=1.0)
+    return source(train), source(held_out)
 
 
 def _map_tokens(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], str]:
