@@ -30,10 +30,11 @@ class Image:
 
         mean, std: one number for each channel, in the units of the inputs (uint8: 0 to 1).
         """
-        if len(mean) != len(std):
-            _refuse(f"mean has {len(mean)} numbers, but std has {len(std)}: one for each channel")
         self._padding = crop_padding
         self._flip = flip
+        if len(mean) != len(std):
+            count = f"mean has {len(mean)} numbers, but std has {len(std)}"
+            raise UserError(f"train.transform_args: {count}: one for each channel")
         # One multiplication and one addition: (x - mean) / std = x * scale + shift.
         self._normalises = len(std) > 0
         scales = [1 / value for value in std] or [1.0]
@@ -65,9 +66,9 @@ class Image:
                 "it needs images of shape (C, H, W)"
             )
         if self._normalises and len(self._scale) != images.shape[1]:
-            _refuse(
-                f"mean and std have {len(self._scale)} numbers, but the images of train.dataset "
-                f"have {images.shape[1]} channels: one for each channel"
+            raise UserError(
+                f"train.transform_args: mean and std have {len(self._scale)} numbers, but the "
+                f"images of train.dataset have {images.shape[1]} channels: one for each channel"
             )
 
     def _cropped(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -89,7 +90,3 @@ class Image:
         pixels = rows.unsqueeze(2) * (width + 2 * padding) + columns.unsqueeze(1)
         pixels = pixels.reshape(n, 1, height * width).expand(n, channels, height * width)
         return images.flatten(2).gather(2, pixels).reshape(n, channels, height, width)
-
-
-def _refuse(text: str) -> None:
-    raise UserError(f"train.transform_args: {text}")

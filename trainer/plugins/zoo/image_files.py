@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +14,7 @@ from ....jobs.contract.problems import expand_path
 from ...data.sources import Samples
 from ...errors import UserError
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 CIFAR10_RECORD_BYTES = 1 + 3 * 32 * 32  # a label, then the red, green and blue plane
-BILINEAR = 2  # Source: PIL.Image.Resampling
-Pixels = npt.NDArray[np.uint8]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
 
 
@@ -135,25 +129,20 @@ class ImageFolder:
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), int(self._labels[index])
 
 
-def _read(file: Path, size: int) -> Pixels:
-    """Return the centre of an image file, uint8 [size, size, 3]."""
+def _read(file: Path, size: int) -> npt.NDArray[np.uint8]:
+    """Return the centre of an image after resizing its shorter side, uint8 [size, size, 3]."""
     from PIL import Image  # here, because no other data set needs Pillow
 
     try:
         with Image.open(file) as image:
-            return _centre(image, size)
+            image.draft("RGB", (size, size))  # decode a JPEG no larger than needed
+            scale = size / min(image.size)
+            width, height = (max(size, round(side * scale)) for side in image.size)
+            left, top = (width - size) // 2, (height - size) // 2
+            resized = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+            # A copy, because torch needs writable memory.
+            return np.array(resized.crop((left, top, left + size, top + size)))
     except (OSError, Image.DecompressionBombError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the file system, not of the image
         raise UserError(f"train.dataset_args.path: cannot read {file}: {error}") from error
-
-
-def _centre(image: Image, size: int) -> Pixels:
-    """Return the centre of an image after resizing its shorter side, uint8 [size, size, 3]."""
-    image.draft("RGB", (size, size))  # decode a JPEG no larger than needed
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    resized = image.convert("RGB").resize((width, height), BILINEAR)
-    # A copy, because torch needs writable memory.
-    return np.array(resized.crop((left, top, left + size, top + size)))

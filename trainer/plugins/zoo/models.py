@@ -92,9 +92,7 @@ class ResNet(nn.Module):
         zero_init_last: bool = False,
     ) -> None:
         super().__init__()
-        if stem not in ("small", "imagenet"):
-            raise UserError(f"train.model_args: stem is {stem!r}; small and imagenet are known")
-        size, stride = (3, 1) if stem == "small" else (7, 2)
+        size, stride = {"small": (3, 1), "imagenet": (7, 2)}[stem]
         self.conv1 = nn.Conv2d(in_channels, 64, size, stride, padding=size // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if stem == "small" else nn.MaxPool2d(3, 2, padding=1)
