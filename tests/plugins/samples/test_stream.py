@@ -313,10 +313,9 @@ def test_the_iterator_of_a_stream_is_made_with_seeded_generators():
     assert read(stream_of(Drawn()), range(4)) == first
 
 
-def test_sizes_of_the_batches_follow_from_the_spec(capsys):
+def test_sizes_of_the_batches_follow_from_the_spec():
     batches = stream_of(Numbers(), 0, 2, micro_batch_size=5, global_batch_size=24, workers=3)
     assert (batches.sizes.micro_batch_size, batches.num_micro_batches(0)) == (4, 3)
-    assert "one process reads a stream: launch.num_workers counts as 1" in capsys.readouterr().out
     own = stream_of(Numbers(), 1, 2, is_own=True, micro_batch_size=10, global_batch_size=46)
     assert (own.sizes.micro_batch_size, own.num_micro_batches(0)) == (1, 23)  # 3 rounds are uneven
     words = "global_batch_size 9 cannot be shared evenly by 2 ranks, each of which has a stream of"
@@ -328,13 +327,6 @@ def test_a_stream_needs_a_number_of_steps():
     words = "^train.dataset mine:s returns a stream, whose length is not known: set train.max_steps"
     with pytest.raises(UserError, match=words):
         stream_of(Numbers(), dataset="mine:s", max_steps=None)
-
-
-def test_streams_of_their_own_exclude_a_range_of_nodes():
-    context = {"nodes": "1-2", "global_batch_size": 8}
-    stream_of(Numbers(), 1, 2, **context)
-    with pytest.raises(UserError, match="slurm.nodes 1-2 lets .*: write slurm.nodes: 2, or have"):
-        stream_of(Numbers(), 1, 2, is_own=True, **context)
 
 
 class Unsavable:

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ...user_code import with_key
 from .collate import collate
 
 
+@dataclass
 class Reader(Dataset[Any]):
     """Reads a per-sample set by whole batches, with the same bits in a worker and in the rank.
 
@@ -27,10 +29,9 @@ class Reader(Dataset[Any]):
     are returned as values: torch would wrap a worker's exception into its own traceback.
     """
 
-    def __init__(self, samples: PerSampleSet, train: Train, kind: int) -> None:
-        self._samples = samples
-        self._train = train
-        self._kind = kind
+    samples: PerSampleSet
+    train: Train
+    kind: int  # a constant of `trainer.seeds`
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> RawBatch | UserError | CodeError:
         """Return the samples of (step, indices), or the error; torch's DataLoader calls it, too."""
@@ -40,7 +41,7 @@ class Reader(Dataset[Any]):
         except (UserError, CodeError) as error:
             return error
         except Exception as error:
-            return with_key(error, "train.dataset", self._train.dataset)
+            return with_key(error, "train.dataset", self.train.dataset)
 
     def read(self, step: int, indices: list[int]) -> RawBatch:
         """Return the samples `indices` as read in `step`; errors of the data set pass through."""
@@ -55,8 +56,8 @@ class Reader(Dataset[Any]):
             return self._batch([first, *(copy.deepcopy(first) for _ in range(n - 1))], [0] * n)
 
     def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
-        content = collate(self._train.collate, samples, indices)
-        num_classes = getattr(self._samples, "num_classes", None)
+        content = collate(self.train.collate, samples, indices)
+        num_classes = getattr(self.samples, "num_classes", None)
         is_pair = isinstance(content, (tuple, list)) and len(content) == 2
         labels: Any = content[1] if is_pair else None
         is_vector = isinstance(labels, torch.Tensor) and labels.ndim == 1 and len(labels) > 0
@@ -66,8 +67,8 @@ class Reader(Dataset[Any]):
         return RawBatch(content, torch.tensor(indices))
 
     def _sample(self, step: int, index: int) -> Any:
-        seed_all(mix(self._kind, self._train.seed, step, index))
-        return self._samples[index]
+        seed_all(mix(self.kind, self.train.seed, step, index))
+        return self.samples[index]
 
 
 @contextlib.contextmanager
@@ -114,7 +115,9 @@ class PerSample:
             return map(self._reader.__getitems__, _IndexLists(schedule))
         if self._ahead is None or schedule is not self._schedule:
             self._schedule = schedule
-            self._ahead = read_ahead(
+            from .processes import WorkerLoader  # the import of multiprocessing's parts takes time
+
+            self._ahead = WorkerLoader(
                 self._reader,
                 self._num_workers,
                 batch_sampler=_IndexLists(schedule),
@@ -138,13 +141,6 @@ class PerSample:
         message to stop.
         """
         self._ahead = None
-
-
-def read_ahead(dataset: Dataset[Any], num_workers: int, **options: Any) -> Iterable[Any]:
-    """Return the batches that `dataset` makes itself, read by processes. options: of DataLoader."""
-    from .processes import WorkerLoader  # the import of multiprocessing's parts takes time
-
-    return WorkerLoader(dataset, num_workers, **options)
 
 
 class _IndexLists:

@@ -21,7 +21,7 @@ from ...errors import CodeError, UserError
 from ...process.run_handle import RankContext
 from ...seeds import SAMPLE, mix, seed_all
 from ...user_code import user_code, with_key
-from .by_sample import as_in_worker, read_ahead
+from .by_sample import as_in_worker
 from .collate import collate
 
 ONE_STREAM = (
@@ -81,10 +81,7 @@ class _Reading(NamedTuple):
 
 @dataclass
 class StreamReader(IterableDataset[Any]):
-    """Reads a stream from a position on, by batches, in a rank or in its worker process.
-
-    Errors are returned as values: torch would wrap a worker's exception into its own traceback.
-    """
+    """Reads a stream from a position on, by batches; returns errors as values, as `Reader` does."""
 
     stream: Stream | Iterable[Any]
     train: Train
@@ -202,11 +199,6 @@ class StreamBatches(TrainBatches):
         super().__init__(sizes, length, transform, context)
         self._train, self._share = train, share
         self._is_ahead = context.run.spec.launch.num_workers > 0
-        if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
-            raise UserError(
-                f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "
-                f"stream of its own: write slurm.nodes: {slurm.most_nodes}, or {ONE_STREAM}"
-            )
         if share.is_own_stream and not self.sizes.is_even:
             what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
             raise UserError(
@@ -219,8 +211,6 @@ class StreamBatches(TrainBatches):
         self._reader = StreamReader(stream, self._train, share, self.sizes, start, position)
         self._last: tuple[Position, _Reading] | None = None  # the position before it
         self._batches: Iterator[Any] | None = None
-        if context.run.spec.launch.num_workers > 1:
-            context.distributed.log("one process reads a stream: launch.num_workers counts as 1")
 
     def micro_batches(self, step: int) -> Iterator[Batch]:
         """Yield the next micro batches, on the device."""
@@ -245,10 +235,9 @@ class StreamBatches(TrainBatches):
         own = dict(vars(self._reader.position))
         if self._last is not None:
             before, reading = self._last
-            sha256 = content_sha256(reading.batch.content)
             own["last"] = {
                 "before": dict(vars(before)),
-                "sha256": sha256,
+                "sha256": content_sha256(reading.batch.content),
                 "made_of": self._made_of(),
             }
         if not self._share.is_own_stream:
@@ -281,10 +270,12 @@ class StreamBatches(TrainBatches):
 
     def _next(self) -> _Reading:
         if self._batches is None:
-            reader = self._reader
-            self._batches = iter(
-                read_ahead(reader, 1, batch_size=None) if self._is_ahead else reader
-            )
+            reader: Iterable[Any] = self._reader
+            if self._is_ahead:
+                from .processes import WorkerLoader  # as in by_sample
+
+                reader = WorkerLoader(self._reader, 1, batch_size=None)
+            self._batches = iter(reader)
         reading = next(self._batches)
         if isinstance(reading, Exception):
             raise reading
