@@ -129,7 +129,7 @@ def test_the_rank_that_reports_another_needs_no_store_afterwards(store):
             return getattr(connection, name)
 
     ending: Any = Ending()
-    connection, call._store = call._store, ending
+    connection, call.store = call.store, ending
     connection.set("2", '["n2", ""]')
     assert call.collect("", lambda: None) == {1: ("", NO_ANSWER)}
     assert call.is_reporter
@@ -150,7 +150,7 @@ def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
             reporter._report_unresponsive_ranks()
 
     looked: Any = Looked()
-    connection, call._store = call._store, looked
+    connection, call.store = call.store, looked
     assert call.collect("broken", lambda: None) == {1: ("n1", "broken"), 2: ("", NO_ANSWER)}
 
 

@@ -12,6 +12,7 @@ the run directory is known on every node.
 import json
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from torch.distributed import Store
 
@@ -39,6 +40,7 @@ def are_few(ranks: Collection[int], context: DistributedContext) -> bool:
     return num_nodes == 1 or 2 * len(nodes) <= num_nodes
 
 
+@dataclass
 class RankReport:
     """One report of all ranks; `store` has its keys alone.
 
@@ -47,26 +49,19 @@ class RankReport:
     no_answer_after_s: until then no rank counts as one that did not answer.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        context: DistributedContext,
-        may_report: Callable[[], bool] = lambda: True,
-        no_answer_after_s: float = NO_ANSWER_AFTER_S,
-    ) -> None:
-        self._store = store
-        self._context = context
-        self._may_report = may_report
-        self._limit_s = no_answer_after_s
-        self.is_reporter = False  # this rank reports those that do not answer
+    store: Store
+    context: DistributedContext
+    may_report: Callable[[], bool] = lambda: True
+    no_answer_after_s: float = NO_ANSWER_AFTER_S
+    is_reporter: bool = False  # this rank reports those that do not answer
 
     def collect(self, problem: str, poll: Callable[[], None]) -> Summary:
         """Report `problem` ("" for none) and return the summary; calls `poll` while it waits."""
         self._answer(problem)
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
-        while not self._store.check(["summary"]):
+        while not self.store.check(["summary"]):
             poll()
-            if waited_s > self._limit_s and (summary := self._report_unresponsive_ranks()):
+            if waited_s > self.no_answer_after_s and (summary := self._report_unresponsive_ranks()):
                 # It alone writes their records. The store may be gone in a moment: the others end
                 # as soon as they see the summary, and with rank 0's node the store does.
                 return summary
@@ -74,15 +69,15 @@ class RankReport:
             now = time.monotonic()
             waited_s += min(now - last, MAX_TICK_S)
             poll_s, last = min(2 * poll_s, MAX_POLL_S), now
-        return _parsed(self._store.get("summary"))
+        return _parsed(self.store.get("summary"))
 
     def _answer(self, problem: str) -> None:
         # Count the problem before answering: the last rank to answer publishes the summary and
         # must see it.
         if problem:
-            self._store.add("problems", 1)
-        self._store.set(str(self._context.rank), json.dumps([self._context.host, problem]))
-        if self._store.add("answers", 1) == self._context.world_size:
+            self.store.add("problems", 1)
+        self.store.set(str(self.context.rank), json.dumps([self.context.host, problem]))
+        if self.store.add("answers", 1) == self.context.world_size:
             self._publish([])
 
     def _report_unresponsive_ranks(self) -> Summary | None:
@@ -90,25 +85,25 @@ class RankReport:
 
         Returns the summary if this rank has published one.
         """
-        if not self._may_report():
+        if not self.may_report():
             return None
-        self.is_reporter = self.is_reporter or self._store.add("reporters", 1) == 1
+        self.is_reporter = self.is_reporter or self.store.add("reporters", 1) == 1
         if self.is_reporter:
-            ranks = range(self._context.world_size)
-            unresponsive = [rank for rank in ranks if not self._store.check([str(rank)])]
-            if unresponsive and are_few(unresponsive, self._context):
+            ranks = range(self.context.world_size)
+            unresponsive = [rank for rank in ranks if not self.store.check([str(rank)])]
+            if unresponsive and are_few(unresponsive, self.context):
                 return self._publish(unresponsive)
         return None
 
     def _publish(self, unresponsive: list[int]) -> Summary:
         """Publish the summary; the first writer wins. Returns the published one."""
         summary: Summary = dict.fromkeys(unresponsive, ("", NO_ANSWER))
-        if self._store.add("problems", 0):
-            ranks = sorted({*range(self._context.world_size)} - {*unresponsive})
-            answers = map(json.loads, self._store.multi_get([str(rank) for rank in ranks]))
+        if self.store.add("problems", 0):
+            ranks = sorted({*range(self.context.world_size)} - {*unresponsive})
+            answers = map(json.loads, self.store.multi_get([str(rank) for rank in ranks]))
             reports = zip(ranks, answers, strict=True)
             summary |= {rank: (host, problem) for rank, (host, problem) in reports if problem}
-        return _parsed(self._store.compare_set("summary", "", json.dumps(summary)))
+        return _parsed(self.store.compare_set("summary", "", json.dumps(summary)))
 
 
 def _parsed(text: bytes) -> Summary:

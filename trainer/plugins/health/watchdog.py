@@ -224,13 +224,13 @@ class Watchdog(Callback):
         unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
-        waited_for = silent or tuple(state.rank for state in laggards(states.values()))
-        places = {rank: state.host for rank, state in states.items()}
-        places |= {rank: place.host for rank, place in unresponsive.items()}
-        hosts = tuple(sorted({places[rank] for rank in waited_for}))
-        first = states.get(waited_for[0])
-        place = None if first is None else first.where.partition(" ")[0]
-        conclusion = HangConclusion(self._rank, text, silent, waited_for, hosts, place)
+        behind = [] if silent else laggards(states.values())
+        waited_for = silent or tuple(state.rank for state in behind)
+        hosts = sorted(
+            {each.host for each in unresponsive.values()} | {each.host for each in behind}
+        )
+        place = behind[0].where.partition(" ")[0] if behind else None
+        conclusion = HangConclusion(self._rank, text, silent, waited_for, tuple(hosts), place)
         records.write(attempt_dir.hang, conclusion)
         end_siblings(unresponsive.values())
         return Hang(text)
