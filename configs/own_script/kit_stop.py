@@ -28,6 +28,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Stop:
 
     def __init__(self, every: int | None = None) -> None:
         self.file = os.environ.get("KIT_STOP_FILE")
+        self.path = Path(self.file or "")
+        self.run_dir = self.path.parent.parent
         self.rank = int(os.environ.get("RANK", "0"))
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
         self.is_agreed, self.calls, self.interval = False, 0, 1
@@ -75,10 +78,10 @@ class Stop:
         An NFS client may not see a new file for a minute. link() makes it ask the server; the call
         always fails, and changes nothing.
         """
-        for path in (Path(str(self.file)).parent, Path(str(self.file))):
+        for path in (self.path.parent, self.path):
             with contextlib.suppress(OSError):
                 os.link("/proc", path)
-        return Path(str(self.file)).exists()
+        return self.path.exists()
 
     def _agree(self, interval: int) -> None:
         """Stop if any rank was warned: if one left alone, all others would hang.
@@ -114,19 +117,14 @@ class Stop:
     def saved(self, step: int) -> None:
         """Report that a complete checkpoint of this step is on the disk, in whatever folder."""
         if self.file is not None and self.rank == 0 and (done := _whole(step)) is not None:
-            self._write(self._run_dir() / "saved.json", {"step": done})
-
-    def _run_dir(self) -> Path:
-        return Path(str(self.file)).parent.parent
+            with _printed():
+                replace(self.run_dir / "saved.json", {"step": done})
 
     def _note_first_step(self, step: int) -> None:
-        attempt = int(Path(str(self.file)).parent.name.partition("-")[2])
+        attempt = int(self.path.parent.name.partition("-")[2])
         event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": step}
-        try:
-            with open(self._run_dir() / "timeline/rank-00000.jsonl", "a") as file:
-                file.write(json.dumps(event) + "\n")
-        except OSError as error:
-            _warn_of(error)
+        with _printed(), open(self.run_dir / "timeline/rank-00000.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
 
     def _report(self) -> None:
         """Write the newest report to progress.json."""
@@ -135,14 +133,9 @@ class Stop:
             read = {name: _number(value) for name, value in metrics.items()}
             numbers = {name: number for name, number in read.items() if number is not None}
             values = {"step": step, "total": total, "metrics": numbers}
-            self._write(self._run_dir() / "progress.json", values)
+            with _printed():
+                replace(self.run_dir / "progress.json", values)
             self.written, self.next_write = step, time.monotonic() + WRITE_S
-
-    def _write(self, path: Path, value: dict[str, Any]) -> None:
-        try:
-            replace(path, value)
-        except OSError as error:
-            _warn_of(error)
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run continues in the next attempt."""
@@ -155,7 +148,7 @@ class Stop:
     def _leave(self, status: str) -> None:
         self._report()
         if self.file is not None and self.rank == 0:
-            marker = Path(self.file).with_name("outcome.json")
+            marker = self.path.with_name("outcome.json")
             replace(marker, {"status": status, "global_step": _whole(self.step)})
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -175,18 +168,21 @@ def _whole(value: Any) -> int | None:
     return int(number) if number is not None and 0 <= number < math.inf else None
 
 
-def _warn_of(error: OSError) -> None:
+@contextlib.contextmanager
+def _printed() -> Iterator[None]:
     """Print an error of a report: a full disk ends no training."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"kit_stop: {error}", file=sys.stderr, flush=True)
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"kit_stop: {error}", file=sys.stderr, flush=True)
 
 
 def replace(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON file as a whole; first under a name that no other process writes."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
-        with open(temporary, "x") as file:
-            file.write(json.dumps(value))
+        temporary.write_text(json.dumps(value))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

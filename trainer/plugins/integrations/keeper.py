@@ -46,6 +46,7 @@ class Keeper:
         self.folder = Path(folder or os.environ.get("KIT_CHECKPOINT_DIR") or "checkpoints")
         self.batches, self.save_every, self.every = batches, save_every, every
         self.rank = int(os.environ.get("RANK", "0"))
+        self._own_file = OWN_FILES.replace("*", f"{self.rank:05d}")
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.step, self.epoch, self.num_batches = 0, 0, 0  # the last two: the position in the data
         self.watch()
@@ -85,10 +86,6 @@ class Keeper:
         self.batches.seek(self.epoch, self.num_batches)
         # In the middle of an epoch the run without a stop did not draw what a loader draws first.
         self.batches.before_next = lambda: set_generators(state["generators"])
-
-    @property
-    def _own_file(self) -> str:
-        return OWN_FILES.replace("*", f"{self.rank:05d}")
 
     def count_batch(self) -> None:
         """Note that a batch of the loader has been trained on."""
