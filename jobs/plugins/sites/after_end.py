@@ -3,15 +3,8 @@
 import time
 from dataclasses import dataclass, replace
 
-from ...attempt.decision import (
-    BY_SLURM,
-    RESTARTS,
-    Decision,
-    Ending,
-    budget_of,
-    history_of,
-    within_budget,
-)
+from ...attempt import decision as rules
+from ...attempt.decision import Decision, Ending
 from ...contract.records import of_plugin, with_plugin
 from ...contract.records.ended import Action, Cause, Evidence
 from ...runs.facts import AttemptFacts
@@ -52,15 +45,15 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     """
     found = ending.evidence
     after = of_plugin(AfterEnd, found.plugins, PLUGIN) or AfterEnd()
-    if decision.action in RESTARTS and not after.is_batch:
+    if decision.action in rules.RESTARTS and not after.is_batch:
         reason = (
             f"{decision.reason}; this job is interactive: `resume` continues the run in another"
         )
         return replace(decision, action=Action.HOLD, reason=reason)
     if decision.action is Action.REQUEUE and after.is_left_to_slurm:
-        return replace(decision, action=Action.WAIT, reason=decision.reason + BY_SLURM)
+        return replace(decision, action=Action.WAIT, reason=decision.reason + rules.BY_SLURM)
     if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:
         instead = replace(decision, action=Action.SUCCESSOR, cause=Cause.PREEMPTION)
-        history = history_of(facts.attempts, time.time())
-        return within_budget(instead, found, history, budget_of(facts.spec))
+        history = rules.history_of(facts.attempts, time.time())
+        return rules.within_budget(instead, found, history, rules.budget_of(facts.spec))
     return decision

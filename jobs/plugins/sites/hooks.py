@@ -60,7 +60,7 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
 def choose_nodes(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
 ) -> Chosen | None:
-    """Check that a successor job may continue the run. Raises: EndedError."""
+    """Check that a successor job may continue the run. Raises: FailedError."""
     from ...runs import lookup
     from .predecessor import check
 
@@ -85,8 +85,7 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     """Cancel the job's successor: there is nothing left to continue."""
     from .successor import waiting
 
-    after = None if me is None else waiting(facts, me.job_id)
-    if after is not None:
+    if me is not None and (after := waiting(facts, me.job_id)) is not None:
         from ...slurm.job import run_scancel
 
         run_scancel(after)

@@ -15,12 +15,8 @@ from ...slurm import ask, job_list, job_state
 from ...slurm.job import show_job
 
 
-class EndedError(FailedError):
-    """This job was queued to continue the run after another job, and must not; the text has why."""
-
-
 def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
-    """Raises EndedError for a job that must not continue the run after job `before`.
+    """Raises FailedError for a job that must not continue the run after job `before`.
 
     The run ends by that where no other job has it and it has no result.
     """
@@ -38,7 +34,7 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
         facts = record_writer.record_end(run_dir, facts, action, Cause.LOST, reason)
         hooks.end(run_dir, facts, me)
     if reason:
-        raise EndedError(f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}")
+        raise FailedError(f"{run_dir.path}: job {me.job_id} does not continue the run: {reason}")
 
 
 def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:

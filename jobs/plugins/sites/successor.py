@@ -23,7 +23,6 @@ from ...slurm.job import run_scancel, show_job
 from . import preemption
 from .requeue_policy import is_batch
 
-MAX_WORDS = 400  # characters of what sbatch printed
 # Options that belong to one job and not to its successor.
 _NOT_INHERITED = ("dependency", "begin", "hold", "deadline", "no-requeue", "requeue")
 
@@ -82,7 +81,7 @@ def queue(
     if new_id is None:
         hint = f"{installation.command('resume')} continues"
         print_line(f"no successor of job {job_id} ({reason}): {problem}\n  hint: {hint}")
-        return None, in_one_line(problem)
+        return None, "; ".join(problem.splitlines())
     try:
         records.write(run_dir.successor, Successor(new_id, job_id))
         lookup.remember(run_dir, new_id, cluster.cluster_name())
@@ -93,13 +92,6 @@ def queue(
     return new_id, ""
 
 
-def in_one_line(words: str) -> str:
-    """Return what sbatch printed, without a site's notes around its errors."""
-    lines = [line.removeprefix("sbatch: ").strip() for line in words.splitlines()]
-    lines = [line for line in lines if "error: " in line] or lines
-    return "; ".join(filter(None, lines))[:MAX_WORDS]
-
-
 def argv_after(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]:
     """Return sbatch's command line of the job after a job: the same script and options.
 
@@ -107,10 +99,9 @@ def argv_after(argv: Sequence[str], job_id: str, can_requeue: bool) -> list[str]
     that job, so the new one, too.
     """
     options, positional = argv[1:-2], argv[-2:]
-    names = [option.removeprefix("--").partition("=")[0] for option in options]
-    named = list(zip(names, options, strict=True))
-    kept = [option for name, option in named if name not in _NOT_INHERITED]
-    asked = next((option for name, option in named if name == "requeue"), "--requeue")
+    named = {option.removeprefix("--").partition("=")[0]: option for option in options}
+    kept = [option for name, option in named.items() if name not in _NOT_INHERITED]
+    asked = named.get("requeue", "--requeue")
     after = [f"--dependency=afterany:{job_id}", asked if can_requeue else "--no-requeue"]
     return [argv[0], *kept, *after, *positional]
 

@@ -7,6 +7,7 @@ import pytest
 
 from slurm_job_kit.jobs.attempt import execute
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Decision
+from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
@@ -203,7 +204,7 @@ def check(run, job_id="8"):
     """
     try:
         predecessor.check(run, now(run), run_lock.this_process(job_id), "7")
-    except predecessor.EndedError as error:
+    except FailedError as error:
         result = read_json(run.result)
         return str(error), result and result["status"]
     return "continues", None
@@ -219,7 +220,7 @@ def test_an_attempt_of_a_third_job_is_not_recorded_as_lost(run, slurm, monkeypat
     """That job may have a successor of its own."""
     monkeypatch.setenv("KIT_SUCCEEDS", f"{run.run_id}:7")
     opened(run, 2, "9")
-    with pytest.raises(predecessor.EndedError, match="job 9 continued"):
+    with pytest.raises(FailedError, match="job 9 continued"):
         open_attempt(run, run_lock.this_process("8"), ["a"], "10.0.0.1")
     assert not run.attempts.exists() and not run.result.exists()
 
@@ -301,7 +302,6 @@ def test_a_refused_requeue_hands_the_run_over(run, slurm, me, capfd):
 
 
 REFUSED = """\
-sbatch: note: GPU hours are billed
 sbatch: error: QOSMaxSubmitJobPerUserLimit
 sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)
 """
@@ -312,7 +312,7 @@ def test_a_hold_has_the_words_in_which_slurm_refused_the_successor(run, slurm, m
     slurm.answer("sbatch", error=REFUSED, status=1)
     assert execute.execute(decision, run, now(run), me) == 1
     reason = read_json(run.result)["reason"]
-    assert "QOSMaxSubmitJobPerUserLimit; error: Batch job" in reason and "billed" not in reason
+    assert "QOSMaxSubmitJobPerUserLimit; sbatch: error: Batch job" in reason
     record = read_jsonl(run.attempts)[-1]
     assert (record["decision"], record["reason"]) == ("hold", reason)
     assert read_json(run.result)["status"] == "held" and "make resume" in capfd.readouterr().err
