@@ -32,7 +32,11 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     """Return the nodes of the next attempt. nodes: that the job had at its start."""
     job = show_job(job_id, ask.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
-    silent = silent_nodes(facts, present)
+    silent = srun_step.unreachable_nodes(facts, present)
+    for _ in range(MORE_LOOKS):
+        if silent:  # perhaps its slurmd is just starting again
+            time.sleep(MORE_LOOKS_EVERY_S)
+            silent = srun_step.unreachable_nodes(facts, silent)
     if silent:
         print_line(f"no answer from {', '.join(silent)}: left out of the next attempt if possible")
     unfit = suspects.unfit(past_of(facts.attempts), counted_since(facts.spec, facts.submission))
@@ -63,16 +67,6 @@ def fittest(
     wanted = min(slurm.most_nodes, max(slurm.fewest_nodes, num_fit))
     by_fitness = sorted(nodes, key=lambda node: (node in lost, node in unfit))[:wanted]
     return tuple(node for node in nodes if node in by_fitness)
-
-
-def silent_nodes(facts: AttemptFacts, nodes: Sequence[str]) -> Sequence[str]:
-    """Return the nodes that do not answer; a slurmd may just be starting again."""
-    silent = srun_step.unreachable_nodes(facts, nodes)
-    for _ in range(MORE_LOOKS):
-        if silent:
-            time.sleep(MORE_LOOKS_EVERY_S)
-            silent = srun_step.unreachable_nodes(facts, silent)
-    return silent
 
 
 def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -> Head | None:

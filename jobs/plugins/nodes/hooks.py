@@ -25,27 +25,16 @@ if TYPE_CHECKING:
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield too many spare nodes, and wrong ranges: their steps must not differ in size."""
+    """Yield wrong ranges: their steps must not differ in size."""
     slurm, train, most = spec.slurm, spec.train, spec.slurm.most_nodes
     if slurm.fewest_nodes > most:
         hint = f"write {most}-{slurm.fewest_nodes}"
         yield Problem(("slurm", "nodes"), f"{slurm.nodes} is backwards", hint)
-    if slurm.spare_nodes > most:
-        what = f"{slurm.spare_nodes} are more than the {most} nodes that train (slurm.nodes)"
-        yield Problem(("slurm", "spare_nodes"), what, "1 or 2 are enough for 64 nodes")
-    if not slurm.is_range or not spec.launch.is_trainer:
-        return
-    path, nodes = ("train", "global_batch_size"), ("slurm", "nodes")
-    ranks = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
-    if train.global_batch_size is None:
+    if slurm.is_range and spec.launch.is_trainer and train.global_batch_size is None:
         what = f"is needed with slurm.nodes {slurm.nodes}, so that all steps have the same size"
         hint = f"write global_batch_size: {global_batch_size(spec)}"
         hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
-        yield Problem(path, what, hint, (nodes,))
-    elif train.global_batch_size < ranks:
-        what = f"{train.global_batch_size} is less than one sample for each of {ranks} ranks"
-        also = (nodes, ("launch", "nproc_per_node"))
-        yield Problem(path, what, f"write {ranks} or more", also)
+        yield Problem(("train", "global_batch_size"), what, hint, (("slurm", "nodes"),))
 
 
 def exclude(

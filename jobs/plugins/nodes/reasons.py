@@ -100,8 +100,12 @@ def _of_first_failure(facts: AttemptFacts) -> Iterator[Reason]:
         by_host = {error.host: error for error in own} | {first.host: first}
         is_of_run = first.would_repeat or first.kind in OF_THE_RUN
         reasons = [] if is_of_run else [_of_error(facts, error) for error in by_host.values()]
-    elif found.agent_errors:
-        reasons = [_of_agent(error) for error in found.agent_errors]
+    elif found.agent_errors:  # each begins with the name of its node
+        parts = (first_line(error).partition(": ") for error in found.agent_errors)
+        reasons = [
+            Reason(node, known_cause(text) or Kind.UNKNOWN, text, False, text)
+            for node, _, text in parts
+        ]
     else:
         hosts = dict.fromkeys(host for _, host in found.gone)
         reasons = [Reason(host, Kind.PROCESS_KILLED, "a rank died there", False) for host in hosts]
@@ -128,12 +132,6 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
     if error.kind is Kind.STALE_FILE:  # of a cache of any program, on its way through any code
         failure = error.kind
     return Reason(error.host, error.kind, first_line(format_error(error)), False, failure)
-
-
-def _of_agent(error: str) -> Reason:
-    """Return the reason in the error of an agent, which begins with the name of its node."""
-    node, _, text = first_line(error).partition(": ")
-    return Reason(node, known_cause(text) or Kind.UNKNOWN, text, False, text)
 
 
 def is_failure(evidence: Evidence) -> bool:

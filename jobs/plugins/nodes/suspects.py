@@ -1,9 +1,8 @@
 """Which nodes the next attempts of a run do without, from what its attempts say against nodes.
 
-If only the node can be to blame, it is left out at once. After a crash or a hang of one node it is
-left out if the attempt before has the same reason. A failure that follows the run onto another
-node, before a new checkpoint, is the run's: no node is left out for it. Pure functions; their
-table is tests/plugins/nodes/test_suspects.py.
+After a crash or a hang of one node it is left out if the attempt before has the same reason. A
+failure that follows the run onto another node, before a new checkpoint, is the run's: no node is
+left out for it. Pure functions; their table is tests/plugins/nodes/test_suspects.py.
 """
 
 import itertools
