@@ -88,10 +88,7 @@ FOLLOWED = [
     ([("a", "x", False)], ("a", "x"), False, False),
     ([("a", "x", False)], ("b", "y"), False, False),
     ([("a", "x", False)], ("b", "x"), True, False),
-    ([("a", "x", True)], ("b", "x"), False, True),
-    ([("a", "x", False), (None, "", True)], ("b", "x"), False, False),
     ([("a", "x", False, "hold")], ("b", "x"), False, False),  # a user resumed
-    ([], ("b", "x"), False, False),
 ]
 
 

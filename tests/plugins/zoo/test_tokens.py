@@ -101,12 +101,3 @@ def test_held_out_modules_are_not_in_the_training_part(library):
 def test_as_many_modules_are_taken_as_fit(library):
     train, held_out = python_source(block_size=8, max_bytes=24 * 4 + 23)
     assert len(bytes_of(train)) == 3 * 24 and bytes_of(held_out).startswith(b"<03>")
-
-
-def test_this_interpreters_sources_make_two_parts_of_python():
-    train, held_out = python_source(block_size=64, max_bytes=400_000)
-    assert len(train) > 8 * len(held_out) > 0
-    assert b"def " in bytes_of(train) and b"def " in bytes_of(held_out)
-    assert max(max(window) for window in windows(held_out)) < 256
-    again, _ = python_source(block_size=64, max_bytes=400_000)
-    assert again.digest == train.digest != held_out.digest
