@@ -1,17 +1,10 @@
 """The test cluster behaves like a real one of several hosts."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from .cluster import Cluster
-from .user_cluster import cluster_at
-
-_REPO = Path(__file__).parents[2]
 
 # A task and a descendant of it in another session, like a rank under torchrun; each records the
 # signals that it received.
@@ -50,30 +43,3 @@ def test_proctrack_decides_who_receives_a_signal(
     if "rank" in receivers:
         cluster.wait_for(lambda: list(tmp_path.glob("rank.usr1")), "the rank has it too")
     assert {path.stem for path in tmp_path.glob("*.usr1")} == receivers
-
-
-@pytest.mark.slow
-def test_stop_leaves_nothing_behind_even_after_a_kill(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    root = tmp_path_factory.mktemp("c")  # short, for the unix sockets below it
-    code = f"""if True:
-        import os, pathlib, signal
-        from tests.slurm.user_cluster import cluster_at
-        other = cluster_at(pathlib.Path({str(root)!r}), nodes=1)
-        other.start()
-        job_id = other.sbatch(stdin="#!/bin/sh\\nsetsid sleep 300 & srun sleep 300")
-        other.wait_for(lambda: sum("sleep" in p for p in other.job_processes().values()) >= 2, "")
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=_REPO)
-    assert done.returncode == -signal.SIGKILL
-    other = cluster_at(root, nodes=1)
-    pids = list(other.job_processes())
-    assert pids
-    other.stop()
-    other.stop()
-    assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
-    left = [*os.listdir("/run/netns"), *os.listdir("/sys/class/net")]
-    assert not [name for name in left if name.startswith(other.site.tag)]
-    assert cluster.is_idle()

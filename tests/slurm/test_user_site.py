@@ -24,18 +24,6 @@ pytestmark = pytest.mark.skipif(
 # Four ranks: two hide a wrong order of summation.
 TWO_BY_TWO = ("slurm.nodes=2", "slurm.cpus_per_task=2", "launch.nproc_per_node=2")
 NAMES = ("n[1-2]", "n[3-4]")
-# Prints what a node sees of a file that another host has just made, and that it has looked for.
-LOOK = """
-import os, sys
-path = sys.argv[1]
-for _ in range(2):  # FUSE keeps a listing from the second one on
-    os.listdir(os.path.dirname(path))
-print(os.path.exists(path), flush=True)
-sys.stdin.readline()
-print(os.path.exists(path), os.path.basename(path) in os.listdir(os.path.dirname(path)))
-os.close(os.open(path + ".mine", os.O_CREAT))
-print(os.path.basename(path) in os.listdir(os.path.dirname(path)))
-"""
 
 
 def test_commands_and_jobs_are_those_of_ordinary_users(cluster: Cluster, tmp_path: Path) -> None:
@@ -48,22 +36,6 @@ def test_commands_and_jobs_are_those_of_ordinary_users(cluster: Cluster, tmp_pat
     assert cluster.run_as_user("squeue", "-h", "-o%A").stdout == mine
     assert set(cluster.job_ids()) == {mine.strip(), theirs}
     assert cluster.job(theirs)["UserId"] == "other(2002)"
-
-
-def test_a_node_sees_an_old_directory_until_it_changes_it_itself(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    (tmp_path / "look.py").write_text(LOOK)
-    path = tmp_path / "made"
-    argv = (sys.executable, tmp_path / "look.py", path)
-    with cluster.running_on("n2", *argv) as process:
-        assert process.stdout is not None and process.stdin is not None
-        assert process.stdout.readline() == "False\n"
-        path.touch()
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "False False\n"
-        assert process.stdout.readline() == "True\n"
 
 
 def test_preempted_twice_and_back_on_its_first_nodes_a_run_ends_with_the_same_bits(
