@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,6 @@ from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
-from tests.bench.start.file_operations import FEW_STEPS, run_traced
 from tests.core.run_files import read_progress_steps
 from tests.parts import TABLE
 
@@ -171,10 +169,3 @@ def test_a_run_tells_its_batches_and_starts_by_hand(tmp_path):
     result = read_json(run.result)
     assert (result["status"], result["global_step"]) == ("completed", 28)
     assert read_progress_steps(run.progress)[0] == 28
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
-def test_a_rank_by_exec_imports_nothing_from_the_run_directory(tmp_path):
-    _, other = run_traced(tmp_path / "run", FEW_STEPS, ranks_per_node=1, fork=False)
-    assert 20 < other.start.total() <= 150, other.start
