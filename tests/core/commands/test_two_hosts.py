@@ -7,16 +7,14 @@ import shlex
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.base.console import BestEffort
-from slurm_job_kit.jobs.base.errors import FailedError
 from slurm_job_kit.jobs.base.files import append_jsonl
-from slurm_job_kit.jobs.commands import cancel, resume
+from slurm_job_kit.jobs.commands import resume
 from slurm_job_kit.jobs.commands.catalogue import all_commands
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.runs import lookup, revision
+from slurm_job_kit.jobs.runs import revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
 from tests.core.run_files import make_checkpoint, make_run, write_json
@@ -107,24 +105,6 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
     monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is already complete" in capsys.readouterr().out
-
-
-def test_a_cancel_that_fails_keeps_the_mark_of_a_cancel_on_another_host(run, there, slurm):
-    run.cancelled.write_text("now")
-    slurm.install("scancel", "exit 1")
-    with pytest.raises(FailedError):
-        cancel.scancel({there: ["7"]}, BestEffort("cancel"))
-    assert run.cancelled.exists()
-
-
-def test_a_name_means_the_run_that_another_host_has_just_submitted(hosts, run, there):
-    newer = make_run(hosts.here, "20260102")
-    records.write(newer.submission, Submission(None, "8"))
-    newer.code.symlink_to("x")
-    assert lookup.find("tiny").run_id == "20260102"
-    assert lookup.find("20260102").run_id == "20260102"
-    assert lookup.find(str(hosts.there / "runs/tiny/20260102")).run_id == "20260102"
-    assert [each.run_id for each in lookup.all_runs()] == ["20260102", "20260101"]
 
 
 @pytest.mark.plugin("changes")

@@ -80,20 +80,6 @@ def test_latest_is_the_newest_run_that_was_made(root, repository):
     assert (root / "first/latest").is_dir()
 
 
-def test_the_newest_run_is_the_one_that_was_frozen_last_in_any_zone(root, repository, monkeypatch):
-    made = []
-    for zone in ("Asia/Tokyo", "America/Los_Angeles"):
-        monkeypatch.setenv("TZ", zone)
-        time.tzset()
-        made.append(frozen(repository))
-        assert datetime.now(UTC).strftime("%Y%m%d-%H") == made[-1].run_id[:11]
-    monkeypatch.undo()
-    time.tzset()
-    monkeypatch.setenv("KIT_RUNS", str(root))
-    assert lookup.find("first") == lookup.find(None) == made[1]
-    assert (root / "first/latest").resolve() == made[1].path
-
-
 @pytest.mark.parametrize("ending", ["", "-p07"])
 @pytest.mark.parametrize("is_same_name", [True, False])
 def test_a_run_is_newer_than_those_of_a_clock_that_was_ahead(
