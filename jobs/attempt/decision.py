@@ -297,5 +297,6 @@ def _is_quick_crash(last: AttemptRecord) -> bool:
 
 def budget_of(spec: Spec) -> Budget:
     """Return the budgets that the spec sets."""
+    restarts = Budget.restarts if (wanted := spec.slurm.max_restarts) is None else wanted
     attempts = Budget.attempts if spec.launch.is_trainer else None
-    return Budget(spec.slurm.max_restarts, spec.launch.max_crashes, attempts)
+    return Budget(restarts, spec.launch.max_crashes, attempts)

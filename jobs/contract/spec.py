@@ -86,10 +86,10 @@ class Slurm:
         "for the end of the first. auto: a successor only if a requeue cannot continue the run.",
         plugin={"successor": "sites"},
     )
-    max_restarts: int = key(
-        200,
-        "How often the run continues after preemptions, time limits and lost nodes. Your own "
-        "script: 20 times by default, if none of its attempts saves where the kit sees it.",
+    max_restarts: int | None = key(
+        None,
+        "How often the run continues after preemptions, time limits and lost nodes; unset: 200, or "
+        "20 for your own script if none of its attempts saves where the kit sees it.",
         ge=0,
     )
     suspect_hours: int = key(

@@ -88,11 +88,9 @@ def choose_nodes(
 ) -> Chosen | None:
     """Put what is missing into the working directory."""
     if not facts.spec.launch.is_trainer:
-        from .progress import note_begin
         from .work import follow_code
 
         follow_code(run_dir)
-        note_begin(run_dir)
     return None
 
 

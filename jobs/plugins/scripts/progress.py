@@ -18,12 +18,11 @@ from ...contract.records import of_plugin, with_plugin
 from ...contract.records.ended import ENDS, FINAL, Action, Evidence
 from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
-from ...contract.spec import Slurm
 from ...runs.evidence import exits_are_clean
 from ...runs.facts import AttemptFacts
 from .meeting import NEVER_MET
 from .text import may_meet_elsewhere
-from .work import Work, ask_for_all, record_of
+from .work import ask_for_all
 
 PLUGIN = "scripts"
 # Of a run of which no attempt shows progress, unless slurm.max_restarts is set.
@@ -60,8 +59,8 @@ def has_progress(run_dir: RunDir, facts: AttemptFacts) -> bool:
     if (saved := facts.saved.checkpoint) is not None:
         before = [each.checkpoint for each in (facts.plan, *facts.attempts) if each is not None]
         return all(is_newer(saved, each) for each in before)
-    begun = records.read(Work, record_of(run_dir))
-    return (newest_file(run_dir) or "") > ((begun and begun.newest_file) or "")
+    begun = _time_of(run_dir.attempt(facts.attempt).plan)  # by the clock of the same disk
+    return begun is not None and newest_file(run_dir) > begun
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
@@ -76,7 +75,7 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     if decision.action is Action.DONE and exits_are_clean(facts) and facts.outcome.status is None:
         return replace(decision, reason="every rank exited with code 0")
     spec, restarts = facts.spec, history_of(facts.attempts).restarts
-    is_bounded = not spec.launch.is_trainer and spec.slurm.max_restarts == Slurm.max_restarts
+    is_bounded = not spec.launch.is_trainer and spec.slurm.max_restarts is None
     is_counted = decision.action not in FINAL and is_restart(decision.action, decision.cause)
     if not is_bounded or not is_counted or restarts < MAX_RESTARTS:
         return decision
@@ -90,25 +89,18 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     return replace(decision, action=Action.HOLD, reason=reason, budget=Kind.MAX_RESTARTS)
 
 
-def note_begin(run_dir: RunDir) -> None:
-    """Keep which file is the newest now, before the next attempt begins."""
-    known = records.read(Work, record_of(run_dir)) or Work()
-    records.write(record_of(run_dir), replace(known, newest_file=newest_file(run_dir)))
-
-
-def newest_file(run_dir: RunDir) -> str | None:
-    """Return time (ns) and path of the file in the folder of checkpoints that changed last.
-
-    The times have a fixed width: the greater of two such strings is that of the newer file.
-    """
-    times = []
+def newest_file(run_dir: RunDir) -> int:
+    """Return when the folder of checkpoints last got a new file or content, in ns; 0: never."""
     with contextlib.suppress(OSError):
         ask_for_all(run_dir.checkpoints)  # a script overwrites last.ckpt in place
-    for folder, _, names in os.walk(run_dir.checkpoints):
-        for path in (Path(folder, name) for name in names):
-            with contextlib.suppress(OSError):  # the script replaces it right now
-                times.append((path.stat().st_mtime_ns, path.relative_to(run_dir.path)))
-    return "{:020d} {}".format(*max(times)) if times else None
+    paths = (Path(top, name) for top, _, names in os.walk(run_dir.checkpoints) for name in names)
+    return max((time for path in paths if (time := _time_of(path)) is not None), default=0)
+
+
+def _time_of(path: Path) -> int | None:
+    with contextlib.suppress(OSError):  # the script replaces it right now
+        return path.stat().st_mtime_ns
+    return None
 
 
 def begin_to_show(run_dir: RunDir) -> None:

@@ -29,13 +29,9 @@ MAX_COPIED_BYTES = 2**20  # of a larger file the working directory has a link to
 
 @dataclass(frozen=True)
 class Work:
-    """work.json: the name of the frozen code of which the working directory is a copy.
-
-    newest_file: when the newest attempt began; see progress.newest_file.
-    """
+    """work.json: the name of the frozen code of which the working directory is a copy."""
 
     code: str | None = None
-    newest_file: str | None = None
 
 
 def ask_for_all(folder: Path, known: Path | None = None) -> None:
@@ -81,7 +77,7 @@ def follow_code(run_dir: RunDir) -> None:
     if before is None or digest_in(before.code or "") != digest_in(code.name):
         if before is not None and before.code and code_snapshot.NAME.fullmatch(before.code):
             _leave(run_dir.work, code.with_name(before.code), code)
-        records.write(record_of(run_dir), Work(code.name, before.newest_file if before else None))
+        records.write(record_of(run_dir), Work(code.name))
     run_dir.work.mkdir(exist_ok=True)
     _fill(run_dir.work, code)
     _link(run_dir.work, launch.inputs, Path(known.repository))
