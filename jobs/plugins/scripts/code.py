@@ -1,8 +1,11 @@
 """Which repository and script a run freezes."""
 
+import contextlib
 import json
 import os
+import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +87,24 @@ def editable_line() -> str | None:
     if not found:
         return None
     return f"warning: not frozen, because pip install -e leads there: {', '.join(sorted(found))}"
+
+
+def texts_of(launch: Launch, code: Path) -> dict[Path, str]:
+    """Return the texts of the script, of the files that it imports, and of its configs."""
+    script = code / (launch.script or f"{str(launch.module).replace('.', '/')}.py")
+    if launch.module and not script.is_file():
+        script = script.with_suffix("") / "__main__.py"
+    modules = re.findall(r"(?m)^\s*(?:from|import) +([\w.]+)", "".join(_texts([script]).values()))
+    files = [f"{name.replace('.', '/')}.py" for name in modules]
+    words = (word.rpartition("=")[2] for word in launch.args)
+    files += [x for x in words if re.fullmatch(r"[^/].*\.(ya?ml|json|toml)", x)]
+    return _texts([script, *(top / x for x in files for top in (script.parent, code))])
+
+
+def _texts(paths: Iterable[Path]) -> dict[Path, str]:
+    """Return the texts of files without their comments, and none of those that cannot be read."""
+    texts = {}
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            texts[path] = re.sub("#.*", "", path.read_text("utf-8"))
+    return texts

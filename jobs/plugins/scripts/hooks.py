@@ -34,9 +34,11 @@ def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str
     if spec.launch.is_trainer:
         return spec, repository, ()
     from .code import check_inputs, locate
+    from .text import refuse_queuing
 
     spec, repository = locate(spec, repository)
     check_inputs(spec.launch, repository)
+    refuse_queuing(spec.launch, repository)
     return spec, repository, spec.launch.inputs
 
 
@@ -63,7 +65,7 @@ def _lines_of_new(run_dir: RunDir) -> Iterator[str]:
 
     if line := editable_line():
         yield line
-    yield from warnings_of(Spec.read(run_dir.spec).launch, run_dir.code)
+    yield from warnings_of(Spec.read(run_dir.spec), run_dir.code)
 
 
 def launch_command(

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -20,13 +21,15 @@ from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
 from ...runs.evidence import exits_are_clean
 from ...runs.facts import AttemptFacts
+from .code import texts_of
 from .meeting import NEVER_MET
-from .text import may_meet_elsewhere
 from .work import ask_for_all
 
 PLUGIN = "scripts"
 # Of a run of which no attempt shows progress, unless slurm.max_restarts is set.
 MAX_RESTARTS = 20
+# Where ranks may meet that open no process group of torch.
+_ELSEWHERE = re.compile(r"file://|FileStore|mpi4py|horovod|jax\.distributed")
 SHOWS = "progress of a script"  # the name of a thread
 SHOW_S = 10  # between two lines about the progress in a local run
 
@@ -45,7 +48,8 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     """Return the evidence with what is seen of the progress of a script."""
     ranks = sum(len(agent.ranks) for agent in facts.of_nodes.known_agents)
     is_apart = files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
-    is_apart = is_apart and not may_meet_elsewhere(facts.spec.launch, run_dir.code)
+    texts = texts_of(facts.spec.launch, run_dir.code).values() if is_apart else ()
+    is_apart = is_apart and not any(map(_ELSEWHERE.search, texts))
     plugins = with_plugin(found.plugins, PLUGIN, Seen(ranks)) if is_apart else found.plugins
     return replace(found, has_progress=has_progress(run_dir, facts), plugins=plugins)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from slurm_job_kit.jobs.contract.spec import Launch
-from slurm_job_kit.jobs.plugins.scripts.text import warnings_of
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.plugins.scripts.text import refuse_queuing, warnings_of
 
 FOUND = {
     "import os\nout = f\"runs/{os.environ['SLURM_JOB_ID']}\"": "2 reads SLURM_JOB_ID",
@@ -16,6 +17,12 @@ FOUND = {
     "from torch.multiprocessing import spawn\nspawn(print)": "1 starts ranks of its own",
     "import torch.multiprocessing as mp\nmp.start_processes(print)": "2 starts ranks of its own",
     "from torch.distributed.run import main\nmain(['x.py'])": "1 starts ranks of its own",
+    "p.add_argument(\n  '--local_rank', default=-1)\nif a.local_rank == -1:\n  x = 1": "2 takes",
+    "import os\nrank = int(os.environ['SLURM_PROCID'])\nos.environ['RANK'] = rank": "2 reads the",
+    "import os\nworld = os.getenv('SLURM_NTASKS')": "2 reads the number of Slurm's task",
+    "if int(os.environ['LOCAL_RANK']) == 0:\n\n  x = 1\n  torch.save(x, 'a')\n": "4 saves where",
+    "  if self.local_rank == 0 and n % 2 == 0:\n    self._save_snapshot(n)": "2 saves where",
+    "if args.local_rank in [-1, 0]: torch.save(x, 'a')": "1 saves where LOCAL_RANK is 0",
 }
 NOTHING = [
     '"""Set MASTER_ADDR, or SLURM_JOB_ID."""',
@@ -32,13 +39,34 @@ NOTHING = [
     "import torch.multiprocessing as mp\nmp.set_start_method('spawn')",
     "this is no Python",
     "from .... import x",
+    "p.add_argument('--local_rank')\nimport os\nrank = os.environ['LOCAL_RANK']",
+    "import os\nrank = int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0)))",
+    "if local_rank == 0:\n  x = 1\ntorch.save(x, 'a')",
+    "if rank == 0:\n  torch.save(x, 'a')",
+    '"""Start it by `srun python x.py`, or sbatch a.sh."""',
+    "p.add_argument('--launcher', default='srun', help='srun or sbatch')",
+    "import subprocess\nsubprocess.run(['scontrol', 'show', 'hostnames'])",
 ]
+QUEUES = {
+    "import submitit\nsubmitit.AutoExecutor('log')": 1,
+    "from dask_jobqueue import SLURMCluster": 1,
+    "import subprocess\nsubprocess.run(['srun', 'python', 'x.py'])": 2,
+    "import subprocess as s\ns.check_call(\n  [\n    '/usr/bin/sbatch', 'a.sh'])": 4,
+    "import os\nos.system(f'sbatch {x}')": 2,
+    "import os\ncmd = 'srun -n 2 python x.py'\nos.system(cmd)": 2,
+}
 
 
 def lines(folder, text, name="train.py", **launch):
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text)
-    return [*warnings_of(Launch(**(launch or {"script": "train.py"})), folder)]
+    return of_nodes(2, folder, **(launch or {"script": "train.py"}))
+
+
+def of_nodes(nodes, folder, **launch):
+    spec = Spec(slurm=Slurm(nodes=nodes), launch=Launch(**launch))
+    refuse_queuing(spec.launch, folder)
+    return [*warnings_of(spec, folder)]
 
 
 @pytest.mark.parametrize("text", FOUND)
@@ -55,12 +83,12 @@ def test_what_goes_well_under_torchrun_and_texts_are_not_named(tmp_path, text):
 def test_a_module_of_ones_own_and_what_it_imports_are_read_too(tmp_path):
     lines(tmp_path, "import os\nos.environ['MASTER_ADDR'] = 'n1'", "mine/ranks.py")
     lines(tmp_path, "import os\nfolder = os.environ['SLURM_JOB_ID']", "names.py")
-    text = "from . import (\n    ranks,\n)\nimport names, mine.train\n"
+    text = "from mine.ranks import x\nimport names\n"
     found = lines(tmp_path, text, "mine/train.py", module="mine.train")
     assert sorted(each.split()[1] for each in found) == ["mine/ranks.py:2", "names.py:2"]
     (tmp_path / "mine/train.py").rename(tmp_path / "mine/__main__.py")
-    assert len([*warnings_of(Launch(module="mine"), tmp_path)]) == 2
-    assert [*warnings_of(Launch(module="not.here"), tmp_path)] == []
+    assert len(of_nodes(1, tmp_path, module="mine")) == 2
+    assert of_nodes(1, tmp_path, module="not.here") == []
 
 
 @pytest.mark.parametrize("args", [["--config", "conf/a.yaml"], ["--config=conf/a.yaml"]])
@@ -68,3 +96,16 @@ def test_a_config_of_the_script_is_read_too(tmp_path, args):
     lines(tmp_path, "# SLURM_JOB_ID\nout: ${oc.env:SLURM_JOB_ID}", "conf/a.yaml")
     (line,) = lines(tmp_path, "print(1)", script="train.py", args=args)
     assert line.startswith("warning: conf/a.yaml:2 reads SLURM_JOB_ID")
+
+
+def test_a_save_where_the_local_rank_is_0_is_no_fault_on_one_node(tmp_path):
+    assert lines(tmp_path, "if local_rank == 0:\n  torch.save(x, 'a')")
+    assert of_nodes(1, tmp_path, script="train.py") == []
+
+
+@pytest.mark.parametrize("text", QUEUES)
+def test_a_script_that_queues_jobs_is_refused_with_its_line(here, capsys, text):
+    (here / "x.py").write_text(text)
+    assert main(["submit", "tiny.yaml", f"launch.script={here}/x.py", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert f"launch.script: x.py:{QUEUES[text]} queues a job" in error and "hint: " in error
