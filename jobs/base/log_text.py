@@ -76,7 +76,7 @@ def read_end(path: Path, max_lines: int = 1000) -> list[str]:
     return [shorten_line(text) for text in texts]
 
 
-def last_lines(path: Path) -> list[str]:
-    """Return those of the last 20 lines that are not empty, each cut; [] if it cannot be read."""
-    lines = read_end(path, 20)
+def last_lines(path: Path, number: int = 20) -> list[str]:
+    """Return those of the last lines that are not empty, each cut; [] if it cannot be read."""
+    lines = read_end(path, number)
     return [shorten_line(line, SCREEN_LINE_CHARS) for line in lines if line.strip()]

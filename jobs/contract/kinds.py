@@ -202,9 +202,9 @@ KINDS: dict[Kind, Row] = {
         "let the script choose a free port (0), then resume; torchrun sets MASTER_PORT",
     ),
     Kind.PROCESS_LIMIT: Row(
-        *(_CRASH, "out of processes, threads or locks (EAGAIN)"),
-        "use fewer data workers and threads, or have the limit raised (ulimit -u, pids.max), "
-        "then resume",
+        *(_CRASH, "out of processes, threads, locks or open files"),
+        "use fewer data workers and threads, or raise the limit (ulimit -u, pids.max; of open "
+        "files ulimit -n, in setup), then resume",
     ),
     Kind.NOT_FINITE: Row(
         *(_CRASH, "the training diverged"),

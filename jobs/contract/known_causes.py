@@ -15,13 +15,14 @@ class _KnownCause(NamedTuple):
     """How to know a cause: its kind, and what an error of it has.
 
     text: a pattern of what a program wrote. errnos, names: of a Python exception, the names of its
-    classes.
+    classes. means: what a person reads behind the text, which does not say it.
     """
 
     kind: Kind
     text: str = ""
     errnos: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    means: str = ""
 
 
 # The first one that fits counts.
@@ -56,6 +57,11 @@ _KNOWN_CAUSES = (
         r"can't start new thread|pthread_create|^(?!.*[Ll]ock\b).*Resource temporarily unavailable",
         (errno.EAGAIN,),
     ),
+    _KnownCause(
+        Kind.PROCESS_LIMIT,
+        r"received 0 items of ancdata|[Tt]oo many open files",
+        means="too many open files (ulimit -n)",
+    ),
     _KnownCause(Kind.EXEC_FORMAT, r"[Ee]xec format error", (errno.ENOEXEC,)),
     _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
     _KnownCause(Kind.QUOTA, r"Disk quota exceeded", (errno.EDQUOT,)),
@@ -76,6 +82,11 @@ _KNOWN_CAUSES = (
         (errno.EACCES, errno.EPERM, errno.EROFS),
         ("PermissionError",),
     ),
+    _KnownCause(
+        Kind.USER_CODE,
+        r"\[Errno (?:2|17|39)\] .* -> ",  # of a rename or a link
+        means="perhaps a rank of another node did it before: let only the process with RANK=0 save",
+    ),
     _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
     _KnownCause(Kind.NODE_FAILURE, UNSIGNED),
     _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
@@ -84,6 +95,12 @@ _KNOWN_CAUSES = (
         # Options that a parser refused with another exit code than 2.
         r"HfArgumentParser|^[\w.]*(?:Validation|Config\w*|Argument\w*|Usage|Flags?\w*|Decoding"
         r"|Interpolation\w*)(?:Error|Exception)\b|^[\w.]*MissingMandatoryValue\b",
+    ),
+    _KnownCause(
+        Kind.SPEC_MISTAKE,
+        # Of os.environ; Python 3.13 shows its lines, too.
+        r"""(?:<frozen os>|/os\.py)", line \d+, in __getitem__\n(?: .*\n)*KeyError: '(\w+)'""",
+        means=r"the variable \1 is not set: set it in setup or launch.env",
     ),
 )
 REPEATED = (Kind.IMPORT_ERROR, Kind.EXEC_FORMAT)  # the next attempt would only repeat these
@@ -107,6 +124,14 @@ def known_cause(
         if has_text and cause.text and re.search(cause.text, text, re.MULTILINE):
             return cause.kind
     return None
+
+
+def meaning(text: str) -> str:
+    """Return what a person reads behind a text that a program wrote; "" where that says it."""
+    for cause in _KNOWN_CAUSES:
+        if cause.text and (found := re.search(cause.text, text, re.MULTILINE)):
+            return found.expand(cause.means)
+    return ""
 
 
 def way_out(error: OSError) -> str | None:

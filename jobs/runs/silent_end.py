@@ -16,7 +16,7 @@ from pathlib import Path
 from ..base import log_text
 from ..base.errors import PEER_TEXTS
 from ..contract.kinds import Kind
-from ..contract.known_causes import REPEATED, UNSIGNED, known_cause
+from ..contract.known_causes import REPEATED, UNSIGNED, known_cause, meaning
 from ..contract.records.nodes import RankError
 from ..contract.rundir import AttemptDir
 
@@ -30,6 +30,13 @@ _FAILURE = re.compile(
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
 _FRAME = re.compile(r'^\s*File ".*", line \d+')
+# What torch and wandb write behind the line that names the end.
+_AFTER_END = re.compile(
+    r"(?:\[rank\d+\]:)?\[[IW]\d|wandb: |CUDA kernel errors might be|For debugging consider passing"
+    r"|Compile with .TORCH_USE_CUDA|Device-side assertion tracking|Search for .cuda"
+)
+# Of faulthandler, as a signal ends a rank: the stacks follow.
+_STACKS = re.compile("Fatal Python error: (?:Aborted|Segm|Bus |Floa|Ille)")
 # Lines of the kit and of Slurm in job.log.
 _NOT_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:|(?:srun|slurmstepd)\S*: ")
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
@@ -51,13 +58,19 @@ def ended_ranks(
 def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError:
     """Return the record of a rank, by the error file of torchelastic's @record, else by its log."""
     rank, code = int(end["rank"]), int(end["code"])
-    log = log_text.last_lines(attempt_dir.rank_log(rank))
-    lines = [line.removeprefix(f"[rank{rank}]: ") for line in log]  # torch puts it there
+    log = log_text.last_lines(attempt_dir.rank_log(rank), 300)
+    mark = f"[rank{rank}]: "  # torch puts it before a traceback that ends the script
+    traceback = [line.removeprefix(mark) for line in log if line.startswith(mark)]
     if end["error_file"] != "<N/A>":
-        lines = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
-    words = _words_of(lines, code)
+        traceback = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
+    words = _error_of(traceback)
+    if not traceback:
+        words, traceback = _last_line(log)
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
-    cause = None if is_peers else known_cause(words)
+    trace = "\n".join(traceback)
+    text = trace[trace.rfind("\n  File ") + 1 :] or words
+    cause = None if is_peers else known_cause(text)
+    words = ": ".join(filter(None, (words, meaning(text))))
     # A shell shows the end of a program by signal N as 128 + N.
     of_exit = Kind.PROCESS_KILLED if code < 0 or code > 128 else Kind.USER_CODE
     of_exit = Kind.SPEC_MISTAKE if code == 2 else of_exit  # of a parser of options, by convention
@@ -69,7 +82,7 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
         host,
         f"{format_exit(code)}{between}{words}" if words else format_exit(code),
         kind=kind,
-        traceback="\n".join(lines),
+        traceback=trace,
         # torchrun sends SIGTERM to the other ranks of the node after the first one failed.
         caused_by_peer=is_peers,
         would_repeat=cause in REPEATED,
@@ -77,16 +90,22 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     )
 
 
-def _words_of(lines: Sequence[str], code: int) -> str:
-    """Return what a log says of a rank's end: the error of its last traceback, or its last line."""
-    last_frame = max((n for n, line in enumerate(lines) if _FRAME.match(line)), default=None)
-    if last_frame is not None and code == 1:  # else Python has not ended by it
-        behind = itertools.dropwhile(lambda line: not line[:1].strip(), lines[last_frame + 1 :])
-        # Warnings of torch ([W1128 ...) come from other threads, of a peer that is gone by then.
-        if error := [*itertools.takewhile(lambda line: not line.startswith("["), behind)]:
-            return "\n".join(error)
-    shown = (line.strip(" \t|│") for line in reversed(lines) if re.search(r"\w", line))
-    return next(shown, "")
+def _error_of(traceback: Sequence[str]) -> str:
+    """Return the error of a traceback: what follows its last frame."""
+    frame = max((n for n, line in enumerate(traceback) if _FRAME.match(line)), default=-1)
+    error = itertools.dropwhile(lambda line: not line[:1].strip(), traceback[frame + 1 :])
+    return "\n".join(error)
+
+
+def _last_line(log: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the last line of a log, and the lines before if it is the error of a traceback there.
+
+    A script may have handled the error of a traceback before other lines.
+    """
+    log = [*itertools.takewhile(lambda line: not _STACKS.match(line), log)]
+    lines = [line for line in log if re.search(r"\w", line) and not _AFTER_END.match(line)]
+    is_error = bool(lines) and _error_of(lines) == lines[-1]
+    return lines[-1].strip(" \t|│") if lines else "", lines if is_error else []
 
 
 def _seconds(when: str) -> float:

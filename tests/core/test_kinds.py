@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.contract.kinds import KINDS, Cause, Kind
-from slurm_job_kit.jobs.contract.known_causes import known_cause
+from slurm_job_kit.jobs.contract.known_causes import known_cause, meaning
 
 MESSAGES = Path(__file__).with_name("kinds.txt")
 
@@ -36,6 +36,7 @@ def test_each_kind_has_one_line_and_each_cause_a_kind():
     assert {Kind(cause) for cause in outside} <= {*Kind}
 
 
+RENAMED = "FileNotFoundError: [Errno 2] No such file or directory: 'a.tmp' -> 'a.pt'"
 # Of torch.save on a full disk, or at the end of a quota.
 TORCH_SAVE = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
 
@@ -64,6 +65,8 @@ TORCH_SAVE = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 
         ("RuntimeError: can't start new thread", (), None, "process_limit"),
         ("bash: fork: retry: Resource temporarily unavailable", (), None, "process_limit"),
         ("OSError: x", ["BlockingIOError", "OSError"], errno.EAGAIN, "process_limit"),
+        ("RuntimeError: received 0 items of ancdata", (), None, "process_limit"),
+        (RENAMED, (), None, "user_code"),
         ("unable to lock file, 'Resource temporarily unavailable'", (), None, None),
         ("omegaconf.errors.ConfigKeyError: Key 'x' not in 'C'", (), None, "spec_mistake"),
         ("ValueError: Some keys are not used by the HfArgumentParser", (), None, "spec_mistake"),
@@ -71,6 +74,22 @@ TORCH_SAVE = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 
 )
 def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, kind):
     assert known_cause(text, names, number) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (RENAMED, "let only the process with RANK=0 save"),
+        ("OSError: [Errno 24] Too many open files: 'x'", "ulimit -n"),
+        (
+            "/os.py\", line 9, in __getitem__\n  x\nKeyError: 'X'",
+            "the variable X is not set: set it",
+        ),
+        ("ValueError: x", ""),
+    ],
+)
+def test_what_a_text_means_is_added_where_it_does_not_say_it(text, words):
+    assert words in meaning(text) and bool(words) is bool(meaning(text))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The reason of an end that no process recorded: from torchrun's output and the logs of ranks."""
 
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
+from slurm_job_kit.jobs.contract.known_causes import meaning
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.runs.evidence import rank_evidence
@@ -68,6 +67,11 @@ def torchrun(run, code, trace=None):
 
 
 FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    f()\n'
+MARKED = (
+    "".join(f"[rank1]: {x}\n" for x in f"{FRAME}CUDA error: out of memory\ny".split("\n")) + "z"
+)
+UNSET = FRAME + "  File \"<frozen os>\", line 679, in __getitem__\nKeyError: 'DATA'\n"
+ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", line 1 in f\n'
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,11 @@ FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n   
         (1, FRAME + "KeyError: 3\nwandb: bye\n", "exited with code 1: KeyError: 3", "user_code"),
         (1, FRAME + "KeyError: 3\n[W1 x.c:9] y\n", "exited with code 1: KeyError: 3", "user_code"),
         (3, FRAME + "KeyError: x, y\nno shard\n", "exited with code 3: no shard", "user_code"),
+        (1, FRAME + "KeyError: 3\nno data: x\n", "exited with code 1: no data: x", "user_code"),
+        (1, MARKED, "exited with code 1: CUDA error: out of memory", "gpu_out_of_memory"),
+        (-6, ABORTED, "was killed by SIGABRT; its last line: gloo", "process_killed"),
+        (1, UNSET, f"exited with code 1: KeyError: 'DATA': {meaning(UNSET)}", "spec_mistake"),
+        (1, UNSET + "bye\n", "exited with code 1: bye", "user_code"),
         (7, "error 0.3\n| step 9 |\n------\n", "exited with code 7: step 9", "user_code"),
     ],
 )
@@ -135,15 +144,6 @@ def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
     run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
     (failed, _) = fact_reader.read(run, 1).of_nodes.errors
     assert (failed.caused_by_peer, failed.kind) == (True, "collective")
-
-
-def test_a_torchrun_that_fails_by_itself_is_named_with_its_last_line(run):
-    agents(run, 1, -9)
-    code = "def meet():\n    raise TimeoutError('no answer from the store')\nmeet()"
-    with open(run.attempt(1).torchrun_log(0), "wb") as log:
-        subprocess.run([sys.executable, "-c", code], stderr=log, check=False)
-    ends = "a: torchrun exit 1; b: torchrun exit -9"
-    assert evidence(run).error == f"{ends}: TimeoutError: no answer from the store"
 
 
 UNSIGNED = "api.RendezvousStateError: the state is not signed by this run"
