@@ -96,7 +96,7 @@ def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evi
         return evidence.kind or Kind.SPEC_MISTAKE
     if first is not None and not first.caused_by_peer:
         return first.kind
-    if unfinished_steps(facts) is not None:
+    if unfinished_steps(facts) is not None or facts.of_nodes.ends:
         return Kind.USER_CODE
     if evidence.job_state == LOST:
         return Kind.BATCH_SCRIPT_KILLED

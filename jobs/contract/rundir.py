@@ -119,6 +119,10 @@ class AttemptDir:
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 
+    def rank_ended(self, rank: int) -> Path:
+        """Return the empty file that torchrun creates when a rank of a script exits with 0."""
+        return self.path / f"rank-{rank:05d}.ended"
+
     def rank_error(self, rank: int) -> Path:
         """Return why a rank failed; written by the rank as its last act."""
         return self.path / f"rank-{rank:05d}.error.json"

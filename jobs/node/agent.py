@@ -35,7 +35,7 @@ from ..contract.spec import Spec
 from . import rendezvous
 from .oom import limit_bytes, oom_kills
 from .signed_torchrun import FORKED
-from .torchrun import TRAINER, Node, stop_signal, torchrun_command
+from .torchrun import END_LIMIT, TRAINER, Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
@@ -87,6 +87,7 @@ class Agent:
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         torchrun = self.start_torchrun(command, env)
         has_ranks, rankless_s = False, 0.0
+        end_limit_s = float(env.get(END_LIMIT, END_LIMIT_S))
         while torchrun.poll() is None:
             began = time.monotonic()
             new = self.wait_for_signal()
@@ -96,7 +97,7 @@ class Agent:
             has_ranks = has_ranks or bool(ranks)
             # At most two intervals per turn: time in which the job was suspended does not count.
             rankless_s = 0.0 if ranks else rankless_s + min(time.monotonic() - began, 2 * REPEAT_S)
-            if rankless_s > (limit_s := END_LIMIT_S if has_ranks else START_LIMIT_S):
+            if rankless_s > (limit_s := end_limit_s if has_ranks else START_LIMIT_S):
                 what = "other nodes to end" if has_ranks else "its ranks to start"
                 print_line(
                     f"{self.node.host}: torchrun killed: {limit_s:g} s of waiting for {what}"

@@ -20,6 +20,8 @@ TRAINER = "slurm_job_kit.trainer"
 JOIN_TIMEOUT_S = 600
 # After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
 SHUTDOWN_TIMEOUT_S = 5
+# The seconds after which an agent kills the torchrun of a script whose ranks have ended.
+END_LIMIT = "KIT_END_LIMIT_S"
 
 
 def nproc_per_node(spec: Spec, environ: dict[str, str]) -> int:

@@ -72,6 +72,8 @@ def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -
         return "; ".join(_out_of_memory(facts, host) for host in killed)
     if failed is None:
         return None
+    if failed.caused_by_peer and (ends := facts.of_nodes.ends):
+        return f"{ends}: {format_error(failed)}"
     return (failed.caused_by_peer and ranks_without_record(facts)) or format_error(failed)
 
 

@@ -4,6 +4,7 @@ A command reads each file once; jobs.runs.evidence and jobs.attempt.decision tak
 """
 
 import contextlib
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,6 +23,7 @@ from . import checkpoint_lookup, scratch_purge, silent_end
 from .facts import AttemptFacts, NodeFacts, RunFacts, Saved, first_error
 
 RANK_0 = "rank-00000"
+_RANK_FILE = re.compile(r"rank-(\d+)\.(log|ended)")
 MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 
@@ -147,7 +149,21 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
         is_stop_requested=attempt_dir.stop_requested.name in known,
         hang=records.read_leniently(HangConclusion, attempt_dir.hang),
         last_words=() if own else words,
+        ends=ends_of(names)[0],
     )
+
+
+def ends_of(names: Sequence[str]) -> tuple[str, int]:
+    """Return which ranks exited with 0, as NodeFacts.ends, and the first one that did not.
+
+    names: of the files of the attempt.
+    """
+    found = [match.groups() for name in names if (match := _RANK_FILE.fullmatch(name))]
+    ended = {rank for rank, what in found if what == "ended"}
+    left = next((int(rank) for rank, _ in found if rank not in ended), None)
+    if not ended or left is None:
+        return "", 0
+    return f"rank {int(min(ended))} exited with code 0, and rank {left} did not", left
 
 
 def causes(

@@ -30,6 +30,8 @@ class NodeFacts:
     # (host, last line) of each torchrun that failed, where no rank has a record.
     last_words: tuple[tuple[str, str], ...] = ()
     hang: HangConclusion | None = None
+    # Of a user's script: `rank 1 exited with code 0, and rank 0 did not`; empty while none did.
+    ends: str = ""
 
     @property
     def known_agents(self) -> list[AgentRecord]:

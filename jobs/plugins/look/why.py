@@ -95,7 +95,7 @@ def answer_of(run: RunState) -> Answer:
     if run.phase is RunPhase.COMPLETED:
         return _of_completed(run, facts)
     if not run.is_ended and run.phase is not RunPhase.UNKNOWN and not run.is_ending:
-        return _of_living(run)
+        return _of_living(run, facts)
     files = run.files
     has_end = files.has_final_result or files.mark is not None or files.is_end_recorded
     if run.phase is RunPhase.UNKNOWN and run.life is not None and not has_end:
@@ -148,7 +148,7 @@ def _of_completed(run: RunState, facts: AttemptFacts) -> Answer:
     return _of_kind(run, kind, f"{what} the run is complete{at} after {attempts}")
 
 
-def _of_living(run: RunState) -> Answer:
+def _of_living(run: RunState, facts: AttemptFacts) -> Answer:
     """Return the answer of a run whose job waits or runs, or that runs on this machine."""
     text = words.state(run, None, 0.0)
     named = next((each for each in run.files.jobs if each.job_id == run.job_id), None)
@@ -159,6 +159,8 @@ def _of_living(run: RunState) -> Answer:
         return _of_kind(run, Kind.PENDING, text)
     if run.files.progress is not None:
         text += f", {words.format_progress(run.files.progress)}"
+    if ends := facts.of_nodes.ends:
+        text += f"; {ends}: if it stays silent, the run is held as done but not ended"
     return _of_kind(run, Kind.RUNNING, text)
 
 

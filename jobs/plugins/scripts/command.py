@@ -13,7 +13,8 @@ from ...contract.records.nodes import NODE
 from ...contract.rundir import RunDir
 from ...contract.spec import Launch, Spec
 from ...node.signed_torchrun import LAUNCHER
-from .watch import watch
+from ...node.torchrun import END_LIMIT
+from .watch import silence_limit_s, watch
 from .work import ask_for_all
 
 WRAPPER = "slurm_job_kit.jobs.plugins.scripts.rank"
@@ -28,17 +29,18 @@ def start(
     words = [*argv[:end], WRAPPER, *rank_command(launch, run_dir)]
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
-    if num_ranks(argv) > 1:
+    has_peers, attempt, host = num_ranks(argv) > 1, int(environ["KIT_ATTEMPT"]), environ[NODE]
+    is_watched = has_peers or launch.hang_timeout_s != "auto"
+    if has_peers:
         words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.plugins.scripts.meeting")
-    attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
     if attempt > 1:
         show_own_files(run_dir, host)
-    if launch.hang_timeout_s != "auto":
+    if is_watched:
         first = host if any("is_host=true" in word for word in argv) else None
         arguments = (run_dir, attempt, first, launch.hang_timeout_s, os.getpid())
         # In a thread: a disk may block it for ever, and the agent passes on the stops.
         threading.Thread(target=watch, args=arguments, daemon=True).start()
-    return words, {**environ, **variables(launch, environ, run_dir)}
+    return words, {**environ, **variables(launch, environ, run_dir, is_watched)}
 
 
 def num_ranks(argv: Sequence[str]) -> int:
@@ -53,14 +55,17 @@ def rank_command(launch: Launch, run_dir: RunDir) -> list[str]:
     return [sys.executable, "-u", "-m", str(launch.module), *launch.args]
 
 
-def variables(launch: Launch, environ: Mapping[str, str], run_dir: RunDir) -> dict[str, str]:
+def variables(
+    launch: Launch, environ: Mapping[str, str], run_dir: RunDir, is_watched: bool
+) -> dict[str, str]:
     """Return the variables of the ranks that differ from those of the trainer."""
     found = {
         "KIT_WORK_DIR": str(run_dir.work),
         "PYTHONPATH": search_path(environ.get("PYTHONPATH", ""), run_dir),
     }
-    if launch.hang_timeout_s != "auto":  # SIGABRT then prints the stacks of a rank
-        found["PYTHONFAULTHANDLER"] = "1"
+    if is_watched:  # SIGABRT then prints the stacks of a rank, before torchrun ends
+        limit_s = silence_limit_s(launch.hang_timeout_s) + 120
+        found |= {"PYTHONFAULTHANDLER": "1", END_LIMIT: str(limit_s)}
     return {name: text for name, text in found.items() if name not in launch.env}
 
 

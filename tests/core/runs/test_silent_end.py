@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, History, decide
+from slurm_job_kit.jobs.attempt.ending import ending_of
 from slurm_job_kit.jobs.contract.known_causes import meaning
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import fact_reader
@@ -144,6 +145,18 @@ def test_a_rank_that_lost_its_peer_is_not_the_first_failure(run):
     run.attempt(1).rank_log(1).write_text("RuntimeError: ... Connection closed by peer [::1]\n")
     (failed, _) = fact_reader.read(run, 1).of_nodes.errors
     assert (failed.caused_by_peer, failed.kind) == (True, "collective")
+
+
+def test_a_rank_that_left_with_0_before_its_peers_is_the_reason(run):
+    agents(run, 1, 1)
+    torchrun(run, 1)
+    run.attempt(1).rank_log(0).touch()
+    run.attempt(1).rank_log(1).write_text("RuntimeError: Connection closed by peer [::1]\n")
+    run.attempt(1).rank_ended(0).touch()
+    facts = fact_reader.read(run, 1)
+    seen = rank_evidence(facts, "RUNNING")
+    assert str(seen.error).startswith("rank 0 exited with code 0, and rank 1 did not: rank 1 on a")
+    assert ending_of(facts, seen, 9.0).kind == "user_code"
 
 
 UNSIGNED = "api.RendezvousStateError: the state is not signed by this run"

@@ -6,7 +6,7 @@ from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.frozen import Provenance
 from tests.core import run_files
-from tests.core.run_files import make_code, write_json
+from tests.core.run_files import make_code, opened, write_json
 
 HELD = {"decision": "hold"}
 
@@ -162,6 +162,11 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
     answer = story.why()
     assert answer["cause"] == "running" and "step 42/50" in answer["text"]
     assert story.text().count("\n") == 1  # there is nothing to do
+    attempt = opened(story.run)
+    for path in (attempt.rank_log(0), attempt.rank_log(1), attempt.rank_ended(1)):
+        path.touch()
+    ends = "step 42/50; rank 1 exited with code 0, and rank 0 did not: if it stays silent, the run"
+    assert f"{ends} is held as done" in story.why()["text"]
     slurm.set_state("7", "SUSPENDED")
     assert story.why()["cause"] == "pending"
 

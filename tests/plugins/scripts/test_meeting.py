@@ -15,18 +15,33 @@ from tests.core.run_files import node, opened, write_json
 from tests.plugins.scripts.test_progress import ended
 
 TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+# Rank 1 ends once torchrun has noted the end of rank 0.
+ENDS = """import os, time
+while os.environ["RANK"] == "1" and not os.path.exists("{}"):
+    time.sleep(0.1)
+"""
 MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("text", "is_apart"), [("", True), (MEETS, False)])
 def test_torchrun_notes_at_its_end_that_no_rank_opened_a_process_group(tmp_path, text, is_apart):
+    run_torchrun(tmp_path, text)
+    assert (tmp_path / NEVER_MET).exists() is is_apart
+
+
+def run_torchrun(tmp_path, text):
     (tmp_path / "x.py").write_text(text)
     meeting = [sys.executable, "-m", "slurm_job_kit.jobs.plugins.scripts.meeting"]
     words = [*meeting, "torch.distributed.run", *TORCHRUN.split(), str(tmp_path / "x.py")]
-    env = os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested")}
+    env = os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested"), "KIT_END_LIMIT_S": "60"}
     subprocess.run(words, env=env, check=True, timeout=120)
-    assert (tmp_path / NEVER_MET).exists() is is_apart
+
+
+@pytest.mark.long
+def test_torchrun_notes_each_rank_that_exits_with_0_while_others_run(tmp_path):
+    run_torchrun(tmp_path, ENDS.format(tmp_path / "rank-00000.ended"))
+    assert (tmp_path / "rank-00001.ended").exists()
 
 
 @pytest.mark.parametrize("text", ["d.init_process_group('gloo', 'file:///x')", "import mpi4py.MPI"])

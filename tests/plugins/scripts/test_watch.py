@@ -8,11 +8,14 @@ import time
 
 import pytest
 
+from slurm_job_kit.jobs.attempt.decision import Ending, History, decide
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.nodes import RankError
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.plugins.scripts.watch import ranks_of, watch
+from slurm_job_kit.jobs.runs import fact_reader
+from slurm_job_kit.jobs.runs.evidence import rank_evidence
 from tests.core import run_files
 from tests.core.waiting import wait_for
 
@@ -29,11 +32,11 @@ def begin(run):
     for rank in (0, 1):
         run.attempt(1).rank_log(rank).write_text("begun\n")
 
-    def start(host):
+    def start(host, limit_s=LIMIT_S):
         agent = subprocess.Popen(AGENT, start_new_session=True)
         agents.append(agent)
         wait_for(lambda: ranks_of(agent.pid))
-        arguments = (run, 1, host, LIMIT_S, agent.pid)
+        arguments = (run, 1, host, limit_s, agent.pid)
         threading.Thread(target=watch, args=arguments, daemon=True).start()
         return agent
 
@@ -52,6 +55,21 @@ def test_all_agents_find_a_hang_that_the_first_one_records_and_abort_their_ranks
     error = records.read(RankError, run.attempt(1).rank_error(0))
     assert error is not None and (error.kind, error.host) == (Kind.HANG, "n1")
     assert error.error.startswith("no output and no report of any rank for 1 s")
+
+
+def test_a_rank_that_stays_after_another_has_ended_holds_the_run_as_done(run, begin, monkeypatch):
+    monkeypatch.setattr(f"{watch.__module__}.ENDED_LIMIT_S", LIMIT_S)
+    agent = begin("n0", "auto")
+    time.sleep(2 * LIMIT_S)
+    assert not run.attempt(1).hang.exists(), "without an end there is no limit"
+    run.attempt(1).rank_ended(1).touch()
+    wait_for(lambda: not ranks_of(agent.pid))
+    run_files.node(run.attempt(1), 0, torchrun_exit=1)
+    seen = rank_evidence(fact_reader.read(run, 1), "RUNNING")
+    decided = decide(Ending(seen), History())
+    assert decided.action == "hold"
+    ends = "done but not ended: rank 1 exited with code 0, and rank 0 did not: no output"
+    assert decided.reason.startswith(f"rank 0 on n0: {ends}")
 
 
 @pytest.mark.parametrize("file", ["log", "progress"])
