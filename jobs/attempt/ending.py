@@ -100,15 +100,9 @@ def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evi
         return Kind.USER_CODE
     if evidence.job_state == LOST:
         return Kind.BATCH_SCRIPT_KILLED
-    if _is_killed(facts):
-        return Kind.PROCESS_KILLED
+    exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
+    if facts.of_nodes.gone or any(code is None or code < 0 for code in exits):
+        return Kind.PROCESS_KILLED  # a rank, a torchrun or an agent died without its record
     if first is not None:
         return Kind.COLLECTIVE
     return evidence.kind or Kind.UNKNOWN
-
-
-def _is_killed(facts: AttemptFacts) -> bool:
-    """Return whether a rank, a torchrun or an agent of the attempt died without its record."""
-    exits = [-1 if each is None else each.torchrun_exit for each in facts.of_nodes.agents]
-    is_agent = any(code is None or code < 0 for code in exits)
-    return is_agent or bool(facts.of_nodes.gone)

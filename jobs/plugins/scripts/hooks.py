@@ -51,21 +51,16 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     ]
     for run_dir in scripts[:1]:
         if not (run_dir.work.exists() or run_dir.attempts.exists()):
-            for line in _lines_of_new(run_dir):
+            from .code import editable_line
+            from .text import warnings_of
+
+            warnings = warnings_of(Spec.read(run_dir.spec), run_dir.code)
+            for line in filter(None, (editable_line(), *warnings)):
                 print_line(line)
     if scripts:
         from .work import follow_code
     for run_dir in scripts:
         follow_code(run_dir)
-
-
-def _lines_of_new(run_dir: RunDir) -> Iterator[str]:
-    from .code import editable_line
-    from .text import warnings_of
-
-    if line := editable_line():
-        yield line
-    yield from warnings_of(Spec.read(run_dir.spec), run_dir.code)
 
 
 def launch_command(

@@ -56,10 +56,6 @@ def ask_for_all(folder: Path, known: Path | None = None) -> None:
                 left.append((path, other / name if other is not None and is_old else None))
 
 
-def record_of(run_dir: RunDir) -> Path:
-    return run_dir.path / "work.json"
-
-
 def follow_code(run_dir: RunDir) -> None:
     """Make the working directory a writable copy of the run's code, with links to launch.inputs.
 
@@ -72,12 +68,13 @@ def follow_code(run_dir: RunDir) -> None:
         return
     check_frozen(launch, run_dir)
     check_inputs(launch, Path(known.repository))
-    before, code = records.read(Work, record_of(run_dir)), run_dir.code.resolve()
+    record, code = run_dir.path / "work.json", run_dir.code.resolve()
+    before = records.read(Work, record)
     digest_in = code_snapshot.digest_in
     if before is None or digest_in(before.code or "") != digest_in(code.name):
         if before is not None and before.code and code_snapshot.NAME.fullmatch(before.code):
             _leave(run_dir.work, code.with_name(before.code), code)
-        records.write(record_of(run_dir), Work(code.name))
+        records.write(record, Work(code.name))
     run_dir.work.mkdir(exist_ok=True)
     _fill(run_dir.work, code)
     _link(run_dir.work, launch.inputs, Path(known.repository))
