@@ -76,14 +76,13 @@ def search_path(inherited: str, run_dir: RunDir) -> str:
     """
     known = records.read(Provenance, run_dir.provenance)
     live = None if known is None else known.repository
+    tops = [run_dir.code, *([] if live is None else [Path(live)])]
     entries = [str(run_dir.work)]
     for path in map(Path, filter(None, inherited.split(os.pathsep))):
-        # The run directory with the kit usually lies in the repository.
-        is_live = live is not None and path.is_relative_to(live)
-        top = live if is_live and not path.is_relative_to(run_dir.path) else run_dir.code
-        if top is not None and path.is_relative_to(top):
-            path = run_dir.work / path.relative_to(top)
-        entries.append(str(path))
+        names = [path.relative_to(top) for top in tops if path.is_relative_to(top)]
+        # Not the kit in its clone, nor the runs in a repository, nor what git ignores.
+        copied = [run_dir.work / name for name in names if (run_dir.code / name).exists()]
+        entries.append(str((copied or [path])[0]))
     return os.pathsep.join(dict.fromkeys(entries))
 
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
 from slurm_job_kit.jobs.plugins.scripts.command import search_path
 from slurm_job_kit.jobs.runs.freeze import provenance
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = RunDir(Path("/runs/x y/1"))
 AGENT = {"KIT_AGENT_PID": str(os.getpid()), "KIT_ATTEMPT": "1", NODE: "n1", "KIT_WORK_DIR": ""}
 
@@ -55,28 +53,23 @@ def test_a_script_gets_a_working_directory_and_what_launch_env_sets():
     [
         ("{run}/code", []),
         ("{run}/code/lib", ["{run}/work/lib"]),
+        ("{run}/kit", ["{run}/kit"]),
         ("/mine", ["/mine"]),
         ("lib", ["lib"]),  # begins in the working directory
-        ("/live/checkout/lib", ["{run}/work/lib"]),
-        ("/live/checkout", []),
-        ("/live/checkout2", ["/live/checkout2"]),
+        ("{live}/lib", ["{run}/work/lib"]),
+        ("{live}", []),
+        ("{live}2", ["{live}2"]),
+        ("{live}/not/frozen", ["{live}/not/frozen"]),
         ("", []),
     ],
 )
 def test_the_working_directory_stands_for_the_repository_on_the_search_path(
     tmp_path, entry, becomes
 ):
-    run = RunDir(tmp_path)
-    known = replace(provenance(REPOSITORY, "x", "python3"), repository="/live/checkout")
-    records.write(run.provenance, known)
-    found = search_path(f"{entry.format(run=run.path)}:/last", run)
-    expected = [str(run.work), *(each.format(run=run.path) for each in becomes), "/last"]
-    assert found == ":".join(expected)
-
-
-def test_the_kit_of_a_run_inside_of_the_repository_is_not_live_code(tmp_path):
     run = RunDir(tmp_path / "runs/x/1")
-    run.path.mkdir(parents=True)
+    (run.code / "lib").mkdir(parents=True)
     records.write(run.provenance, provenance(tmp_path, "x", "python3"))
-    found = search_path(f"{run.code}:{run.kit}:{tmp_path}/lib", run)
-    assert found == f"{run.work}:{run.kit}:{run.work}/lib"
+    paths = {"run": run.path, "live": tmp_path}
+    found = search_path(f"{entry.format(**paths)}:/last", run)
+    expected = [str(run.work), *(each.format(**paths) for each in becomes), "/last"]
+    assert found == ":".join(expected)
