@@ -3,6 +3,7 @@
 - rehearse: reads the command line, runs all scenarios and prints the verdict
 - traces: what the ranks did, as the probe recorded it
 - subjects: what is rehearsed, a command or a spec: how it starts, and starts again
+- landlock: lets it write below some folders only
 - harming: one start of it: its processes, a harm at a moment, its end
 - disks: the disks that a SIGKILL in a save can leave
 - scenarios: the harms that are tried, each in a run of its own

@@ -87,14 +87,12 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
     own, temporary = folder / f"start-{start.number}", subject.folder / "tmp"
     own.mkdir(parents=True)
     temporary.mkdir(exist_ok=True)
-    inside = [subject.place, own, temporary, Path("/dev"), Path("/proc")]
     env = {
         **os.environ,
         MARK: str(subject.folder),
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
         "KIT_REHEARSE_DISK": f"{start.recorded.start}:{start.recorded.stop}",
-        "KIT_REHEARSE_INSIDE": os.pathsep.join(map(os.path.realpath, inside)),
         "TMPDIR": str(temporary),
     }
     log = own / "output.log"

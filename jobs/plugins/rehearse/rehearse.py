@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file, if any"
     add("--again", default="", metavar="WORDS", help=help_of_it)
     add("--final", metavar="PATTERN", help="files of the final state; else those written last")
-    help_of_it = "a file or folder that git ignores: the copy has a link to it"
+    help_of_it = "a file or folder that git ignores, or a path outside: it may be changed"
     add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)
     help_of_it = "seconds from SIGTERM to SIGKILL (30)"
     add("--grace", type=float, default=30.0, metavar="S", help=help_of_it)
@@ -135,8 +135,18 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
     if spec.launch.is_trainer:
         few += FEW_STEPS
         few.append(f"train.warmup_steps={min(spec.train.warmup_steps, MOST_WARMUP_STEPS)}")
-    few += loaded.overrides
-    return SpecSubject(config=config, overrides=few, ranks=ranks, folder=folder, started_in=cwd)
+    # Nothing of it for others to see.
+    few += [*loaded.overrides, "runs_root=null", "notify.command=null"]
+    few += ["log.wandb=off"] if spec.launch.is_trainer else []
+    return SpecSubject(
+        config=config,
+        overrides=few,
+        ranks=ranks,
+        folder=folder,
+        links=args.link,
+        started_in=cwd,
+        may_mount=bool(spec.launch.command_prefix),
+    )
 
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
@@ -157,6 +167,8 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
         run.difference = run.difference.without(varying) if is_compared else Difference()
     notes = [*rehearsal.notes, *_notes([first, again, *tried], varying)]
+    if subject.restrict is None:
+        notes.append("held to its copy in Python only: no Landlock here, or launch.command_prefix")
     if args.only:
         words = " or ".join(args.only)
         notes.append(f"not tried, for --only: harms without {words} in their name")
@@ -173,11 +185,9 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
 
 
 def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:
-    outside = sorted({path for run in runs for each in run.processes for path in each.outside})
     left = sorted({each for run in runs for start in run.starts for each in start.left})
-    notes = [f"writes outside of its directory: {path}" for path in outside]
     full = {process.full: None for run in runs for process in run.processes if process.full}
-    notes += [f"not each kill in a save is tried: {why}" for why in full]
+    notes = [f"not each kill in a save is tried: {why}" for why in full]
     notes += [f"left a process behind, which was killed: {each}" for each in left]
     if varying:
         shown = ", ".join(sorted(varying)[:3])

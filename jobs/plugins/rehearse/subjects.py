@@ -8,34 +8,47 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ...base import installation
+from ...base import environment, installation
 from ...base.errors import UserError
 from ...base.stop_signals import send
 from ...contract import records
+from ...contract.records.training import Outcome, Result
 from ...node import signed_torchrun
 from ...runs import code_snapshot
+from .landlock import restriction
+from .probe.sitecustomize import OUTSIDE
 from .traces import Process
 
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
+# In ~/.cache, or XDG_CACHE_HOME: what libraries have downloaded, and lock to read it.
+CACHES = ("huggingface", "torch", "wandb")
+# How programs and libraries show that the kernel refused to write a file, and its path.
+_REFUSED = re.compile(r"ermission denied|cannot be opened|errno = 13")
+_PATH = re.compile(r"(?<![\w.])/[^\s'\",:;()]+")
 
 
 @dataclass(kw_only=True)
 class Subject:
     """A training that is rehearsed. All its runs have the same path, one after the other.
 
-    ranks: of a start. folder: of the rehearsal. started_in: where the user started it.
+    ranks: of a start. folder: of the rehearsal. links: what else it may change. started_in: where
+    the user started it. may_mount: a container's program does, which Landlock refuses. log: of the
+    newest start.
     """
 
     ranks: int
     folder: Path
+    links: Sequence[Path] = ()
     started_in: Path = field(default_factory=Path.cwd)
+    may_mount: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    log: Path = field(init=False)
     python: str = field(default=sys.executable, init=False)
 
     @property
@@ -61,9 +74,68 @@ class Subject:
         """Start the run, or start it again, from `number` 2 on."""
         raise NotImplementedError
 
+    @cached_property
+    def own(self) -> list[str]:
+        """The folders that the training may write to, the rehearsal's first."""
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        caches = [*(f"{cache}/{name}" for name in CACHES), os.path.expanduser("~/.triton")]
+        caches += filter(None, map(os.environ.get, ("HF_HOME", "TORCH_HOME")))
+        found = [self.folder, "/dev", "/proc", *self.links, *filter(os.path.exists, caches)]
+        return [os.path.realpath(str(each)) for each in found]
+
+    @cached_property
+    def restrict(self) -> Callable[[], None] | None:
+        """What a process calls to write to `own` only; None where the kernel cannot hold it."""
+        return None if self.may_mount else restriction(self.own)
+
     def poll(self) -> int | None:
-        """Return the exit code of the start; None while it runs."""
-        return None if self.process is None else self.process.poll()
+        """Return the exit code of the start; None while it runs.
+
+        Raises: UserError for a write to what is not the training's own.
+        """
+        code = None if self.process is None else self.process.poll()
+        if path := self._refused(is_over=code is not None):
+            place = next(each for each in path.parents if each.is_dir())
+            raise UserError(
+                f"the training writes outside of its copy: {path}\n"
+                "  hint: let an option of the script name a folder in its working directory; or "
+                f"--link {shlex.quote(str(place))}, and it changes what is there"
+            )
+        return code
+
+    def _refused(self, *, is_over: bool) -> Path | None:
+        """Return what a process was refused to write, by the probe, or at its end by the kernel."""
+        if (asked := self.log.with_name(OUTSIDE)).is_symlink():
+            return Path(os.readlink(asked))
+        text = self.log.read_text(encoding="utf-8", errors="replace") if is_over else ""
+        for line in filter(_REFUSED.search, text.splitlines()):
+            for path in map(Path, _PATH.findall(line)):
+                near = next(each for each in (path, *path.parents) if os.path.exists(each))
+                if os.access(near, os.W_OK) and not any(map(path.is_relative_to, self.own)):
+                    return path  # which this process may write
+        return None
+
+    def _popen(self, command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
+        """Start a command whose processes find the probe, and write to what is theirs only."""
+        search_path = os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")]))
+        ours = {
+            "PYTHONPATH": search_path,
+            "KIT_REHEARSE_OWN": os.pathsep.join(self.own),
+            "KIT_REHEARSE_PLACE": str(self.place),
+            "MPLCONFIGDIR": env["TMPDIR"],  # matplotlib makes one at home, and can do without
+        }
+        self.log = log
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env={**env, **ours},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=self.restrict,
+            )
 
     def stop(self, processes: Iterable[Process]) -> None:
         """Warn the training, as a site does before it kills."""
@@ -84,7 +156,6 @@ class CommandSubject(Subject):
 
     words: Sequence[str]
     again: Sequence[str] = ()
-    links: Sequence[Path] = ()
     search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
     attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
 
@@ -131,12 +202,13 @@ class CommandSubject(Subject):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target, follow_symlinks=False)
         self.cwd.mkdir(parents=True, exist_ok=True)
-        for link in self.links:
-            target = self.cwd / link
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to((self.started_in / link).resolve())
         for name in ("checkpoints", "timeline"):
             (self.place / "kit" / name).mkdir(parents=True)
+        for link in self.links:
+            target = Path(os.path.normpath(self.cwd / os.path.relpath(link, self.started_in)))
+            if target.is_relative_to(self.place) and not target.exists():  # else it stays outside
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(link.resolve())
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
         self.attempt = self.place / "kit" / f"attempt-{number}"
@@ -156,7 +228,7 @@ class CommandSubject(Subject):
         argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()
         command = [self.python, signed_torchrun.__file__, *argv]
-        self.process = _popen(command, self.cwd, env, log)
+        self._popen(command, self.cwd, env, log)
 
     def _again(self) -> list[str]:
         """Return the words for a later start, filled in; none if there is no file to fill in."""
@@ -178,7 +250,7 @@ class CommandSubject(Subject):
         send(signal.SIGTERM, [process.pid for process in processes])
 
     def marker(self) -> str:
-        return _status(self.attempt / "outcome.json")
+        return _status(Outcome, self.attempt / "outcome.json")
 
 
 @dataclass(kw_only=True)
@@ -187,6 +259,12 @@ class SpecSubject(Subject):
 
     config: Path
     overrides: Sequence[str] = ()
+
+    @cached_property
+    def own(self) -> list[str]:
+        # An agent takes /tmp where the name of the rehearsal's folder is too long for sockets.
+        temporary = environment.temporary_folder({"TMPDIR": f"{self.folder}/tmp"})
+        return [*super().own, os.path.realpath(temporary)]
 
     @property
     def home(self) -> Path:
@@ -202,7 +280,7 @@ class SpecSubject(Subject):
         safe = [] if sys.path[0] == os.getcwd() else ["-P"]
         command = [sys.executable, *safe, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
         env = {**env, "KIT_RUNS": str(self.place)}
-        self.process = _popen(command, self.started_in, env, log)
+        self._popen(command, self.started_in, env, log)
 
     def stop(self, processes: Iterable[Process]) -> None:
         """Do what Ctrl-C does."""
@@ -211,39 +289,15 @@ class SpecSubject(Subject):
 
     def marker(self) -> str:
         """Return how the run ended."""
-        return _status(self.home / "result.json") or "stopped"
+        return _status(Result, self.home / "result.json") or "stopped"
 
 
 def patterns_of(words: Sequence[str]) -> list[str]:
     return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
 
 
-def _popen(
-    command: list[str], cwd: Path, env: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    """Start a command whose processes find the probe."""
-    search_path = os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")]))
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd=cwd,
-            env={**env, "PYTHONPATH": search_path},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """The one key of outcome.json and of result.json that both have."""
-
-    status: str
-
-
-def _status(path: Path) -> str:
+def _status(kind: type[Outcome] | type[Result], path: Path) -> str:
     with contextlib.suppress(OSError):
-        ended = records.read_leniently(_Ended, path)
-        return "" if ended is None else ended.status
+        if (ended := records.read_leniently(kind, path)) is not None:
+            return ended.status or ""
     return ""

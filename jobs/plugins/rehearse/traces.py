@@ -63,7 +63,6 @@ class Process:
     steps: list[Update] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)  # after so many steps
-    outside: list[str] = field(default_factory=list)
     group: int = 0  # the ranks of its process group, if it has one
     full: str = ""  # why it ceased to record the disk
 
@@ -98,8 +97,6 @@ def _process(path: Path) -> Process:
                 process.saves.append(Save(**values, after=len(process.steps)))
             case "eval":
                 process.evaluations.append(len(process.steps))
-            case "outside":
-                process.outside.append(values["path"])
             case "full":
                 process.full = values["why"]
             case "group":

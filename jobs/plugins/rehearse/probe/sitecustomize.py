@@ -11,7 +11,6 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     eval      the first forward pass without gradients, or in evaluation mode, after a step
     save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
               gets its final name (`rename`)
-    outside   a file is opened for writing outside of the working directory
     full      the disk cannot be recorded, and why
 
 At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
@@ -19,12 +18,17 @@ the file `go` exists.
 
 While the number of its steps is in KIT_REHEARSE_DISK (`6:7`), each rank records the disk before
 whatever Python does to files, and around torch.save and safetensors.
+
+Each process, also torchrun, is refused to change what is not below a folder in KIT_REHEARSE_OWN.
+The link `outside` then leads there.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -48,12 +52,14 @@ STATE_SUFFIXES = (
     *(".distcp", ".tar", ".model", ".state"),
 )
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Python reports each before it happens.
+# Python reports each before it happens. Of those that change a file: how many paths they have.
+CHANGES = {"open": 1, "os.rename": 2, "os.remove": 1, "os.truncate": 1, "shutil.rmtree": 1}
 FILE_EVENTS = (
-    *("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"),
-    *("os.truncate", "subprocess.Popen", "os.system", "os.posix_spawn"),
+    *(*CHANGES, "os.rmdir", "os.mkdir", "os.link", "os.symlink"),
+    *("subprocess.Popen", "os.system", "os.posix_spawn"),
 )
-MAX_OUTSIDE = 20
+OUTSIDE = "outside"
+OWN = tuple(f"{each}/" for each in os.environ.get("KIT_REHEARSE_OWN", "").split(os.pathsep))
 LEAVE_S = 0.1  # for gloo's threads to free what they hold, before the interpreter ends
 
 
@@ -83,7 +89,7 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.file = os.open(self.folder / f"rank-{self.name}.jsonl", flags, 0o600)
         self.moment = os.environ["KIT_REHEARSE_MOMENT"]
-        self.inside = tuple(os.environ["KIT_REHEARSE_INSIDE"].split(os.pathsep))
+        self.place = os.environ["KIT_REHEARSE_PLACE"]
         self.counts: dict[str, int] = {}
         self.begun: dict[int, tuple[str, str]] = {}  # of each optimizer, before its first step
         self.numbers: dict[int, int] = {}  # of the optimizers
@@ -94,7 +100,6 @@ class EventLog:
         self.steps = self.depth = 0
         self.is_evaluating = False
         self.recorded = range(*map(int, os.environ["KIT_REHEARSE_DISK"].split(":")))
-        self.outside: set[str] = set()
         self.event("begin")
 
     def event(self, name: str, **values: Any) -> None:
@@ -303,11 +308,8 @@ def path_of(target: Any) -> str | None:
     """Return the path of a path or of an open file; None of a file in memory."""
     if isinstance(target, (str, os.PathLike)):
         return os.path.abspath(os.fspath(target))
-    try:
-        target.fileno()
-    except (AttributeError, OSError):
-        return None
-    return str(getattr(target, "name", ""))
+    name = getattr(target, "name", None)
+    return None if name is None else str(name)
 
 
 def watch_saves(module: Any) -> None:
@@ -318,6 +320,7 @@ def watch_saves(module: Any) -> None:
     def save(*arguments: Any, **options: Any) -> Any:
         target = [*arguments[1:2], options.get("f"), options.get("filename")]
         path = path_of(next((each for each in target if each is not None), None))
+        ask([] if path is None else [path])
         if path is None or (own := recorder()) is None:
             return original(*arguments, **options)
         own.event("save", kind="save", path=path)
@@ -377,8 +380,7 @@ def record_disk(opened: str = "") -> None:
         if "kit_disk" not in sys.modules and spec is not None and spec.loader is not None:
             sys.modules["kit_disk"] = module_from_spec(spec)
             spec.loader.exec_module(sys.modules["kit_disk"])
-        place = Path(own.inside[0])
-        sys.modules["kit_disk"].record(place, own.folder / "disk", opened)
+        sys.modules["kit_disk"].record(Path(own.place), own.folder / "disk", opened)
     except OSError as error:
         own.recorded = range(0)
         own.event("full", why=str(error))
@@ -386,8 +388,22 @@ def record_disk(opened: str = "") -> None:
         _thread.is_busy = False
 
 
+def ask(paths: Iterable[Any]) -> None:
+    """Refuse to change a file that is not the training's. Raises: PermissionError.
+
+    So does the kernel where it has Landlock, but the path is lost where a program ignores that.
+    """
+    names = (os.fsdecode(path) for path in paths if not isinstance(path, int))
+    for place in map(os.path.realpath, names):
+        # Python can do without its bytecode.
+        if not f"{place}/".startswith(OWN) and "/__pycache__/" not in place:
+            with contextlib.suppress(FileExistsError):  # the first one counts
+                os.symlink(place, f"{os.environ['KIT_REHEARSE']}/{OUTSIDE}")
+            raise PermissionError(errno.EACCES, "outside of the copy that is rehearsed", place)
+
+
 def watch_files() -> None:
-    """Record renames and writes of state files, and writes outside of the working directory."""
+    """Record renames and writes of state files; refuse to change what is not the training's."""
 
     def hook(name: str, arguments: tuple[Any, ...]) -> None:
         if name not in FILE_EVENTS or getattr(_thread, "is_busy", False):
@@ -395,14 +411,18 @@ def watch_files() -> None:
         path = arguments[0] if isinstance(arguments[0], (str, bytes)) else ""
         if name == "open" and not (path and arguments[2] & WRITES):
             return
+        if name not in ("os.rename", "os.remove") or arguments[-1] == -1:  # not in shutil.rmtree
+            ask(arguments[: CHANGES.get(name, 0)])
         _thread.is_busy = True  # the recorder opens its own file
         own = recorder()
         _thread.is_busy = False
         place = os.path.realpath(os.fsdecode(path)) if name == "open" else ""
-        if name != "open" or (_recorder and place.startswith(f"{_recorder.inside[0]}/")):
+        if name != "open" or (_recorder and place.startswith(f"{_recorder.place}/")):
             record_disk(place)
         if own is not None and name == "open":
-            note_open(own, place, arguments[2])
+            if place.endswith(STATE_SUFFIXES) and arguments[2] & os.O_TRUNC:
+                own.event("save", kind="open", path=place)
+                own.reach("open")
         elif own is not None and name == "os.rename":
             target = os.fsdecode(arguments[1])
             if os.path.isdir(path) or target.endswith(STATE_SUFFIXES):
@@ -410,19 +430,6 @@ def watch_files() -> None:
                 own.reach("rename")
 
     sys.addaudithook(hook)
-
-
-def note_open(own: EventLog, place: str, flags: int) -> None:
-    """Record that a file is opened for writing."""
-    if "/__pycache__/" in place:
-        return
-    if not place.startswith(own.inside):
-        if len(own.outside) < MAX_OUTSIDE and place not in own.outside:
-            own.outside.add(place)
-            own.event("outside", path=place)
-    elif place.endswith(STATE_SUFFIXES) and flags & os.O_TRUNC:
-        own.event("save", kind="open", path=place)
-        own.reach("open")
 
 
 def run_next() -> None:

@@ -1,0 +1,136 @@
+"""What a rehearsed training may change: its copy, the temporary folders, and what --link names."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from slurm_job_kit.jobs.plugins.rehearse.landlock import restriction
+from slurm_job_kit.jobs.plugins.rehearse.subjects import PROBE
+from tests.plugins.rehearse.test_rehearse import ENV, GOOD, only, rehearse, rehearse_in
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A folder that is the training's own, and one with a checkpoint of the user's."""
+    for name in ("own/a", "own/b", "other/folder"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "own/new").write_text("new")
+    (tmp_path / "other/last.pt").write_text("real")
+    return tmp_path / "own", tmp_path / "other"
+
+
+def untouched(other):
+    return sorted(os.listdir(other)) == ["folder", "last.pt"] and (
+        (other / "last.pt").read_text() == "real"
+    )
+
+
+SHELL = {  # commands, and whether they succeed
+    "echo x > {other}/last.pt": False,
+    "echo x > {other}/new": False,
+    "mv new {other}/last.pt": False,
+    "rm -f {other}/last.pt": False,
+    "ln {other}/last.pt hard": False,
+    "ln -s {other}/last.pt soft && echo x > soft": False,
+    "truncate -c -s 0 {other}/last.pt": False,
+    "mkdir {other}/more": False,
+    "(echo x > {other}/late) & wait $!": False,
+    "echo x > a/x && mv a/x b/x && ln b/x a/y && rm a/y && rmdir a": True,
+    "echo x > /dev/null && echo x > /dev/shm/kit-$$ && rm /dev/shm/kit-$$": True,
+    "test real = $(cat {other}/last.pt)": True,
+}
+
+
+@pytest.mark.parametrize("command", SHELL)
+def test_the_kernel_holds_every_program_to_the_folders(command, folders):
+    own, other = folders
+    if (restrict := restriction([str(own), "/dev"])) is None:
+        pytest.skip("this kernel has no Landlock")
+    words = ["sh", "-c", command.format(other=other)]
+    done = subprocess.run(words, cwd=own, preexec_fn=restrict, capture_output=True, check=False)
+    assert (done.returncode == 0, untouched(other)) == (SHELL[command], True), done.stderr
+
+
+ASKED = """
+import os, shutil, sys, torch
+other, last, new = sys.argv[1:]
+for change in (
+    lambda: open(last, "r+"),
+    lambda: os.open(new, os.O_CREAT | os.O_WRONLY),
+    lambda: os.replace("new", last),
+    lambda: os.replace(last, "old"),
+    lambda: os.remove(last),
+    lambda: os.truncate(last, 0),
+    lambda: shutil.rmtree(other),
+    lambda: torch.save(1, last),
+):
+    try:
+        change()
+    except PermissionError as error:
+        print(error.filename)
+open(last).close(), os.makedirs(other, exist_ok=True), open("/dev/null", "w").close()
+os.replace("new", "a/newer"), torch.save(1, "b/last.pt"), shutil.rmtree("b")
+"""
+
+
+def test_without_landlock_python_is_asked_before_it_changes_a_file(folders):
+    own, other = folders
+    last, new = str(other / "last.pt"), str(other / "new")
+    env = {"KIT_REHEARSE": str(own), "KIT_REHEARSE_OWN": f"{own}:/dev", "PYTHONPATH": str(PROBE)}
+    words = [sys.executable, "-c", ASKED, other, last, new]
+    text = subprocess.check_output(words, cwd=own, env=ENV | env, text=True)
+    assert text.split() == [last, new, last, last, last, last, str(other), last]
+    assert untouched(other) and os.readlink(own / "outside") == last
+
+
+SAVES = {
+    "by torch": "torch.save(state, '{last}.tmp')",
+    "by another program, which nobody asks": "os.system('cp {own}/train.py {last}.tmp')",
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_the_first_write_outside_ends_the_rehearsal_with_its_path(how, folders):
+    own, other = folders
+    if "nobody" in how and restriction([]) is None:
+        pytest.skip("this kernel has no Landlock")
+    saves = SAVES[how].format(own=own, last=other / "last.pt")
+    text = GOOD.replace("torch.save(state, target)", f"{saves}; os._exit(0)")
+    status, output = rehearse(own, text, *only("middle"))
+    assert status == 2 and f"outside of its copy: {other}/last.pt.tmp\n" in output
+    assert untouched(other)
+
+
+@pytest.mark.slow
+def test_the_way_out_lets_a_training_write_there(folders):
+    """And a process that it starts and that stays is noted."""
+    own, other = folders
+    beside = (
+        f"open('{other}/log', 'w').close()\n"
+        "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    )
+    text = GOOD.replace("rank, world = ", f"{beside}rank, world = ")
+    status, output = rehearse(own, text, *only("middle"))
+    assert status == 2 and untouched(other)
+    link = shlex.split(*re.findall(r"--link (.*), and it", output))
+    status, verdict = rehearse(own, text, *only("middle"), "--link", *link)
+    assert status == 0 and (other / "log").exists()
+    assert "sleep 1000" in "\n".join(verdict["notes"])
+
+
+@pytest.mark.slow
+def test_a_spec_writes_no_run_where_it_says_and_runs_no_command_at_its_end(folders):
+    own, other = folders
+    (own / "a.yaml").write_text(
+        f"name: a\nruns_root: {other}\nnotify: {{command: touch {other}/told}}\n"
+        "train: {model: mlp, dataset: breast_cancer, epochs: 3}\n"
+    )
+    done = rehearse_in(own, *only("middle"), "a.yaml")
+    assert done.returncode == 0, done.stderr
+    assert untouched(other)
