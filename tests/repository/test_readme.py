@@ -20,7 +20,7 @@ def commands():
     """Each command line in a code span or a console block, with the page that has it."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        spans = re.findall(r"`((?:make|sbatch|\S*python) [^`]+)`", text)
+        spans = re.findall(r"`((?:make|sbatch|kit|pip|\S*python) [^`]+)`", text)
         blocks = re.findall(r"^\$ (.+?)(?:\s+#.*)?$", text, re.MULTILINE)
         for command in dict.fromkeys([*spans, *blocks]):
             yield pytest.param(command, id=f"{page.name}: {command}")
@@ -33,6 +33,8 @@ def test_a_command_in_the_docs_exists(command):
         check_make(words)
     elif program == "sbatch":
         check_files(words)
+    elif program == "kit":
+        check_arguments(words)
     elif words[:2] == ["-m", "jobs"] and not set("|[") & set(command):
         check_arguments(words[2:])
 
