@@ -48,14 +48,10 @@ def measure(folder: Path) -> list[Figure]:
         (many[rank].whole().total() - few[rank].whole().total()) / steps for rank in (0, 1)
     )
     listings = sum(counts.whole()[LISTING] for run in (few, many, four) for counts in run[1:])
-    detail = {
-        name: [{"start": dict(each.start), "later": dict(each.later)} for each in run]
-        for name, run in {"few_steps": few, "many_steps": many, "four_ranks": four}.items()
-    }
     how = "file operations on the run directory (strace)"
     forked, others = (max(x.start.total() for x in run[1:]) for run in (four, by_exec))
     return [
-        Figure(f"{how} per step, rank 1 of 2", other, Target("==", 0), detail=detail),
+        Figure(f"{how} per step, rank 1 of 2", other, Target("==", 0)),
         Figure(f"{how} per step, rank 0, which logs each 10 steps", first, None),
         Figure(f"{how} up to the first step, rank 0 of 4", four[0].start.total(), None),
         Figure(

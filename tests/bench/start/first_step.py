@@ -1,14 +1,12 @@
 """B3: seconds to the first optimizer step, two nodes with one rank each on this machine."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 from time import time
-from typing import Any
 
 from slurm_job_kit.jobs.node.rendezvous import choose_port
 from tests.bench.rounds import Figure, Target, interleaved, ratio
@@ -23,8 +21,6 @@ SPEC = {
         "max_steps": 1,
     }
 }
-# The events of a rank, in their order; each phase is from the event before it.
-PHASES = ("start", "import", "rendezvous", "preflight", "init", "data", "model", "loaded")
 BARE = Path(__file__).with_name("bare_script.py")
 
 
@@ -35,9 +31,7 @@ def measure(folder: Path) -> list[Figure]:
     kit tests the node and reads the run directory, which the script does not.
     """
     numbers = itertools.count()
-    phases: list[dict[str, float]] = []
     whole_s: list[float] = []
-    bare_phases: list[dict[str, float]] = []
 
     def kit() -> float:
         with LocalRun(folder / str(next(numbers)), SPEC) as run:
@@ -45,17 +39,11 @@ def measure(folder: Path) -> list[Figure]:
         frozen = run.events("submit", None)["freeze"]["t"]
         ranks = run.ranks_with("first_step", 1)
         first_step = max(each["first_step"]["t"] for each in ranks)
-        phases.append(_phases(frozen, max(ranks, key=lambda each: each["first_step"]["t"])))
         whole_s.append(first_step - run.begun)
         return float(first_step - frozen)
 
     def bare() -> float:
-        began, last = _bare(f"bare-{next(numbers)}")
-        order = ("start", "import", "rendezvous", "first_step")
-        times = [began, *(last[name] for name in order)]
-        differences = (b - a for a, b in itertools.pairwise(times))
-        bare_phases.append(dict(zip(order, differences, strict=True)))
-        return last["first_step"] - began
+        return _bare_s(f"bare-{next(numbers)}")
 
     times = interleaved({"kit": kit, "bare": bare}, ROUNDS)
     figure = ratio(
@@ -64,25 +52,12 @@ def measure(folder: Path) -> list[Figure]:
         f"{median(whole_s):.2f} s). The kit also tests the node and reads its checkpoints",
         *(times["kit"], times["bare"], Target("<=", 0.75)),
     )
-    figure.detail.update(
-        phases_s=_medians(phases), bare_phases_s=_medians(bare_phases), from_submit_s=whole_s
-    )
+    figure.detail["from_submit_s"] = whole_s
     return [figure]
 
 
-def _phases(frozen: float, events: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each phase of a rank; `spawn` has all from the frozen run to the rank's start."""
-    names = [name for name in ("spawn", *PHASES, "first_step") if name in events]
-    times = [frozen, *(events[name]["t"] for name in names)]
-    return {name: b - a for name, (a, b) in zip(names, itertools.pairwise(times), strict=True)}
-
-
-def _medians(phases: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(median(each[name] for each in phases), 3) for name in phases[0]}
-
-
-def _bare(run_id: str) -> tuple[float, dict[str, float]]:
-    """When two agents of torchrun were started, and the times of the slower rank."""
+def _bare_s(run_id: str) -> float:
+    """Seconds from the start of two agents of torchrun to the first step of the slower rank."""
     torchrun = ["-m", "torch.distributed.run", "--rdzv-backend=c10d", "--nnodes=2"]
     endpoint = f"127.0.0.1:{choose_port(run_id, 1)}"
     options = [f"--rdzv-endpoint={endpoint}", f"--rdzv-id={run_id}", "--local-addr=127.0.0.1"]
@@ -96,5 +71,4 @@ def _bare(run_id: str) -> tuple[float, dict[str, float]]:
         for _ in range(2)
     ]
     outputs = [agent.communicate(timeout=LIMIT_S)[0] for agent in agents]
-    starts = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return began, max(starts, key=lambda each: each["first_step"])
+    return max(float(output.splitlines()[-1]) for output in outputs) - began

@@ -5,29 +5,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import yaml
 
 from slurm_job_kit.jobs.base.files import read_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
+from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOREIGN = ("KIT_", "SLURM_", "SBATCH_", "PYTHONPATH", "OMP_")
 LIMIT_S = 180
-T = TypeVar("T")
-
-
-def wait_for(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
-    """The first true value of `condition()`. Raises: TimeoutError."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {limit_s:g} s")
-        time.sleep(0.02)
-    return value
 
 
 def environment(**more: str) -> dict[str, str]:

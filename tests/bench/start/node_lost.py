@@ -7,8 +7,8 @@ import yaml
 
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
-from tests.bench.start.local_run import wait_for
 from tests.bench.start.requeue import cluster_of
+from tests.core.waiting import wait_for
 from tests.slurm.kit import Kit
 
 LOSSES = 5

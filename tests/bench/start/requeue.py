@@ -15,7 +15,7 @@ from slurm_job_kit.jobs.base.files import read_jsonl
 from tests.bench import rounds
 from tests.bench.checkpoint import wide
 from tests.bench.rounds import Figure, Target
-from tests.bench.start.local_run import wait_for
+from tests.core.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from tests.slurm.kit import Kit, Run
 
@@ -60,41 +60,28 @@ def measure(folder: Path) -> list[Figure]:
         run = kit.submit(config)
         trips = [_round_trip(run, each) for each in range(1, rounds.at_most(REQUEUES) + 1)]
         kit.jobs("cancel", run.dir.path)
-    stops = [trip["stop"] for trip in trips]
-    starts = [trip["start"] for trip in trips]
-    torchrun = sorted(trip["torchrun"] for trip in trips)[len(trips) // 2]
+    stops, starts = zip(*trips, strict=True)
     return [
         rounds.seconds(
             "requeue, 100 MB: the warning reaches an agent to all ranks have stopped",
             *(stops, Target("<=", CHECK_INTERVAL_S + 0.05)),
         ),
         rounds.seconds(
-            "requeue, 100 MB: slurmd starts the batch script to the first new step (of which "
-            f"torchrun to the start of its ranks {torchrun:.2f} s)",
+            "requeue, 100 MB: slurmd starts the batch script to the first new step",
             *(starts, Target("<=", 4)),
-            phases_s=trips,
         ),
     ]
 
 
-def _round_trip(run: Run, attempt: int) -> dict[str, float]:
-    """Warn an attempt, and wait for a step of the next one; seconds of the phases."""
+def _round_trip(run: Run, attempt: int) -> tuple[float, float]:
+    """Warn an attempt, and wait for a step of the next one; seconds of the stop and the start."""
     _wait_for(run, "first_step", attempt)
     run.cluster.run("scancel", "--signal=USR1", run.job_id)
     stopped = _wait_for(run, "stop_seen", attempt)
     steps = _wait_for(run, "first_step", attempt + 1)
     agents = [read_jsonl(run.dir.timeline(f"agent-{rank:05d}")) for rank in (0, 1)]
     warned = min(_time(agent, "signal", attempt) for agent in agents)
-    torchrun = max(_time(agent, "torchrun", attempt + 1) for agent in agents)
-    launched = _launches(run)[attempt]
-    ranks = max(_wait_for(run, "start", attempt + 1))
-    return {
-        "stop": max(stopped) - warned,
-        "start": max(steps) - launched,
-        "to_torchrun": torchrun - launched,
-        "torchrun": ranks - torchrun,
-        "ranks": max(steps) - ranks,
-    }
+    return max(stopped) - warned, max(steps) - _launches(run)[attempt]
 
 
 def _wait_for(run: Run, name: str, attempt: int) -> list[float]:
@@ -104,7 +91,8 @@ def _wait_for(run: Run, name: str, attempt: int) -> list[float]:
         times = [each["t"] for each in run.events(name) if each["attempt"] == attempt]
         return times if len(times) == 2 else []
 
-    return wait_for(found, f"no {name} of attempt {attempt}")
+    times: list[float] = wait_for(found, f"no {name} of attempt {attempt}")
+    return times
 
 
 def _time(events: list[dict[str, Any]], name: str, attempt: int) -> float:

@@ -11,7 +11,8 @@ from typing import Any
 from slurm_job_kit.jobs.base.files import read_jsonl
 from tests.bench import rounds
 from tests.bench.rounds import Figure, Target
-from tests.bench.start.local_run import LocalRun, wait_for
+from tests.bench.start.local_run import LocalRun
+from tests.core.waiting import wait_for
 
 
 @dataclass(frozen=True)
