@@ -329,6 +329,13 @@ def test_a_stream_needs_a_number_of_steps():
         stream_of(Numbers(), dataset="mine:s", max_steps=None)
 
 
+def test_streams_of_their_own_exclude_a_range_of_nodes():
+    context = {"nodes": "1-2", "global_batch_size": 8}
+    stream_of(Numbers(), 1, 2, **context)
+    with pytest.raises(UserError, match="slurm.nodes 1-2 lets .*: write slurm.nodes: 2, or have"):
+        stream_of(Numbers(), 1, 2, is_own=True, **context)
+
+
 class Unsavable:
     """A stream without a state."""
 
