@@ -7,13 +7,12 @@ waits neither for its disk nor for its network, and continues without it after a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import os
 import queue
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slu
 WANDB_INIT_LIMIT_S = 60.0
 FLUSH_EVERY_S = 1.0
 MAX_WAITING = 10_000  # lines that a tracker may lag behind
+Recorder = tuple[Callable[[int, Mapping[str, float]], None], Callable[[], None]]
 
 
 def callbacks(pulse: Pulse) -> list[Callback]:
@@ -71,7 +71,8 @@ class Tracker(Callback):
         if getattr(run.spec.log, key.removeprefix("log.")) in (False, off):
             return
         try:
-            self._open(importlib.import_module(self.module), run, first_step)
+            module = importlib.import_module(self.module)
+            self._record, self._close = self._open(module, run, first_step)
         except ImportError as error:
             raise UserError(
                 f"{key} needs the package {self.package} (an extra of pyproject.toml): {error}; "
@@ -115,16 +116,8 @@ class Tracker(Callback):
         log(f"warning: {what}: {error}")
 
     @abstractmethod
-    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
-        """Prepare to record the values of a run; `module` has been imported."""
-
-    @abstractmethod
-    def _record(self, step: int, values: Mapping[str, float]) -> None:
-        """Record these values of a global step."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Write out all recorded values."""
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> Recorder:
+        """Return what records the values of a global step, and what writes out all at the end."""
 
 
 class TensorBoard(Tracker):
@@ -133,17 +126,16 @@ class TensorBoard(Tracker):
     name, off = "TensorBoard", "log.tensorboard=false"
     package, module = "tensorboard", "torch.utils.tensorboard"
 
-    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> Recorder:
         # TensorBoard hides the values that earlier attempts wrote for the steps from here on.
-        self._writer = module.SummaryWriter(str(run.dir.tensorboard), purge_step=first_step)
+        writer = module.SummaryWriter(str(run.dir.tensorboard), purge_step=first_step)
 
-    def _record(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # a kill loses no value
+        def record(step: int, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()  # a kill loses no value
 
-    def _close(self) -> None:
-        self._writer.close()
+        return record, writer.close
 
 
 class WeightsAndBiases(Tracker):
@@ -156,11 +148,14 @@ class WeightsAndBiases(Tracker):
     name, off = "Weights & Biases", "log.wandb=off"
     package = module = "wandb"
 
-    def _open(self, module: Any, run: RunHandle, first_step: int) -> None:
+    def _open(self, module: Any, run: RunHandle, first_step: int) -> Recorder:
         spec, mode = run.spec, run.spec.log.wandb
-        self._run_of_wandb = module.init(
+        # W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
+        cancel = installation.command("cancel", "...")
+        no_stop = f"warning: a stop in W&B does not stop the run: use `{cancel}`"
+        run_of_wandb = module.init(
             project=spec.log.wandb_project or spec.name,
-            id=wandb_id(run.dir.run_id),
+            id=run.dir.run_id,
             name=run.dir.run_id,
             dir=str(run.dir.path),
             mode=mode,
@@ -174,30 +169,15 @@ class WeightsAndBiases(Tracker):
                 quiet=True,
                 init_timeout=WANDB_INIT_LIMIT_S,
                 finish_timeout=CLOSE_LIMIT_S / 2,
-                stop_fn=_refuse_stop,
+                stop_fn=lambda: log(no_stop),
                 x_transaction_log_flush_interval=FLUSH_EVERY_S,  # the most that a kill may lose
             ),
         )
-        self._run_of_wandb.define_metric("*", step_metric="global_step")
+        run_of_wandb.define_metric("*", step_metric="global_step")
         upload = f"upload it with: wandb sync {run.dir.path}/wandb/offline-run-*"
-        log(f"{self.name}: {self._run_of_wandb.url if mode == 'online' else upload}")
+        log(f"{self.name}: {run_of_wandb.url if mode == 'online' else upload}")
 
-    def _record(self, step: int, values: Mapping[str, float]) -> None:
-        self._run_of_wandb.log({"global_step": step, **values})
+        def record(step: int, values: Mapping[str, float]) -> None:
+            run_of_wandb.log({"global_step": step, **values})
 
-    def _close(self) -> None:
-        self._run_of_wandb.finish()  # W&B's own process ends with rank 0
-
-
-def wandb_id(run_id: str) -> str:
-    """Return the id of the W&B run: 16 hexadecimal digits, the same in every attempt."""
-    return hashlib.sha256(run_id.encode()).hexdigest()[:16]
-
-
-def _refuse_stop() -> None:
-    """Ignore a stop that a user asks for on W&B's web page, with a warning.
-
-    W&B's default raises KeyboardInterrupt in rank 0: a crash, which would be retried.
-    """
-    cancel = installation.command("cancel", "...")
-    log(f"warning: a stop in W&B does not stop the run: use `{cancel}`")
+        return record, run_of_wandb.finish  # W&B's own process ends with rank 0
