@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...base import installation
-from ...config import overrides
-from ...config.keys import as_whole, nearest
+from ...config import overrides, yaml_reader
+from ...config.keys import as_whole
 from ...config.load import SWEEP, read, resolve_document
 from ...config.loaded import LoadedSpec
 from ...config.yaml_reader import Document, YamlNode
@@ -19,9 +19,7 @@ from ...contract.spec import METRIC_MODES
 
 KEYS = ("grid", "list", "max_parallel", "metric")
 MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)
-FIXED = ("name", "runs_root", SWEEP)  # the sweep lies in the folder of one name
-_GRID = "write a list of values: grid: {train.lr: [0.01, 0.1]}"
-_LIST = "write list: [{train.lr: 0.1, train.momentum: 0.9}, {train.lr: 0.01}]"
+_SHAPE = "write grid: {train.lr: [0.01, 0.1]}, or list: [{train.lr: 0.1}, {train.lr: 0.01}]"
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,12 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     section = document.values.pop(SWEEP, None)
     document.nodes.setdefault((SWEEP,), YamlNode(Place(str(config))))
     own = _Section(document, {} if section is None else section)
-    given = {word.partition("=")[0] for word in fixed} | {*axes}
-    points = own.points(given)
-    listed = []
-    for name, values in axes.items():
-        place = Place(f"override {name}={','.join(values)}"[:100], (1, len(fixed)))
-        listed.append([own.placed(f"{name}={value}", place) for value in values])
-    both = itertools.product(points, list(itertools.product(*listed)))
-    lines = [(*filter(None, a), *b) for a, b in both]
+    points = own.points({word.partition("=")[0] for word in fixed} | {*axes})
+    listed = [
+        [own.word(name, value, each, (n,)) for n, value in enumerate(each.values)]
+        for name, each in axes.items()
+    ]
+    lines = [(*a, *b) for a in points for b in itertools.product(*listed)] or [()]
     if lines == [()] and not document.problems:
         example = installation.override("train.lr=0.01,0.1")
         own.refuse((), "has no points", f"add {example}, or a section sweep to the file")
@@ -78,50 +74,32 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
             for problem in error.problems:
                 place = own.places.get(problem.place.where, problem.place)
                 problems[replace(problem, place=place)] = None
+    if len({(each.loaded.spec.name, each.loaded.spec.runs_root) for each in made}) > 1:
+        what = "name and runs_root are the same for all points"
+        problems[Problem((SWEEP,), what, place=document.place((SWEEP,)))] = None
     if problems:
         raise SpecError(problems)
     return LoadedSweep(tuple(made), own.max_parallel, own.metric)
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Document]]:
     """Divide the arguments: `train.lr=0.01,0.1` lists values, `launch.args=[a,b]` is one value.
 
-    Raises: SpecError.
+    Several values are those of a YAML list without its brackets.
     """
     fixed: list[str] = []
-    axes: dict[str, list[str]] = {}
+    axes: dict[str, Document] = {}
     for argument in arguments:
         name, _, written = argument.partition("=")
         axes.pop(name, None)  # the last of two equal keys wins
-        texts = _parts(written)
-        if len(texts) == 1 or name.startswith(f"{SWEEP}."):
+        place = Place(f"override {argument[:100]}", (1, len(fixed)))
+        listed = yaml_reader.parse(f"[{written}]", lambda _, place=place: place)
+        if listed.problems or len(listed.values) < 2 or name.startswith(f"{SWEEP}."):
             fixed.append(argument)
-        elif "" in texts or name in FIXED:
-            what, words = "has an empty value", f"{name}={','.join(filter(None, texts))}"
-            if name in FIXED:
-                what, words = f"{name} is the same for all points", f"{name}={texts[0]}"
-            raise SpecError([Problem(tuple(name.split(".")), what, f"write {words}")])
         else:
             fixed = [each for each in fixed if each.partition("=")[0] != name]
-            axes[name] = texts
+            axes[name] = listed
     return fixed, axes
-
-
-def _parts(written: str) -> list[str]:
-    """Return the texts between commas outside of brackets and quotes, without outer spaces."""
-    parts, depth, quote = [""], 0, ""
-    for char in written:
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        else:
-            depth += (char in "[{") - (char in "]}")
-        if char == "," and not quote and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts]
 
 
 class _Section:
@@ -132,12 +110,10 @@ class _Section:
         self._document = document
         self._section: dict[str, Any] = written if isinstance(written, dict) else {}
         if self._section is not written:
-            self.refuse((), "must be a mapping with grid or list", _GRID)
+            self.refuse((), "must be a mapping with grid or list", _SHAPE)
         for name in self._section:
             if name not in KEYS:
-                guess = nearest(name, KEYS)
-                hint = f"did you mean {guess}?" if guess else f"known: {', '.join(KEYS)}"
-                self.refuse((name,), "unknown key", hint)
+                self.refuse((name,), "unknown key", f"known: {', '.join(KEYS)}")
         limit = self.max_parallel = as_whole(self._section.get("max_parallel"), int)
         if limit is not None and not (type(limit) is int and limit > 0):
             self.refuse(("max_parallel",), "must be a whole number, at least 1")
@@ -155,48 +131,33 @@ class _Section:
 
     def points(self, given: set[str]) -> list[tuple[str, ...]]:
         """Return the `KEY=VALUE` of each point; given: keys of the command line."""
-        grid, lines = self._section.get("grid"), self._section.get("list")
-        if grid is not None and lines is not None:
+        grid, lines = self._section.get("grid", {}), self._section.get("list", [{}])
+        if "grid" in self._section and "list" in self._section:
             self.refuse(("list",), "stands beside grid", "keep one of them")
-        elif grid is not None and self._is_mapping(grid, ("grid",), _GRID):
-            axes = (self._axis(key, grid[key]) for key in grid if key not in given)
-            return list(itertools.product(*axes))
-        elif lines is not None:
-            if not isinstance(lines, list) or not lines:
-                self.refuse(("list",), "needs a list of mappings", _LIST)
-            elif all(self._is_mapping(e, ("list", n), _LIST) for n, e in enumerate(lines)):
-                return [
-                    tuple(self._word(k, v, ("list", n, k)) for k, v in e.items() if k not in given)
-                    for n, e in enumerate(lines)
-                ]
-        return [()]
+        if not isinstance(grid, dict):
+            self.refuse(("grid",), "must be a mapping", _SHAPE)
+            return [()]
+        if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+            self.refuse(("list",), "must be a list of mappings", _SHAPE)
+            return [()]
+        axes, source = [], self._document
+        for key, values in grid.items():
+            at = (SWEEP, "grid", key)
+            if not isinstance(values, list):
+                self.refuse(at[1:], "needs a list of values", f"write {key}: [{values or '...'}]")
+            elif key not in given:
+                axes.append([self.word(key, v, source, (*at, n)) for n, v in enumerate(values)])
+        rows = []
+        for n, line in enumerate(lines):
+            own = [(key, value) for key, value in line.items() if key not in given]
+            rows.append([self.word(k, v, source, (SWEEP, "list", n, k)) for k, v in own])
+        return [(*point, *row) for point in itertools.product(*axes) for row in rows]
 
-    def _word(self, key: str, value: Any, at: KeyPath) -> str:
-        """Return `KEY=VALUE` of the value at a place of the section, as its key takes it."""
-        path, full = tuple(key.split(".")), (SWEEP, *at)
-        inner = self._document.nodes.items()
-        nodes = {path + x[len(full) :]: node for x, node in inner if x[: len(full)] == full}
-        value = overrides.typed(value, path, nodes)
+    def word(self, key: str, value: Any, source: Document, at: KeyPath) -> str:
+        """Return `KEY=VALUE` of the value at a place of a document, as its key takes it."""
+        path, inner = tuple(key.split(".")), source.nodes.items()
+        nodes = {path + x[len(at) :]: node for x, node in inner if x[: len(at)] == at}
+        value = overrides.typed(value, path, nodes, is_override=True)
         word = f"{key}={json.dumps(value, ensure_ascii=False)}"
-        return self.placed(word, self._document.place(full))
-
-    def placed(self, word: str, place: Place) -> str:
-        """Return a `KEY=VALUE` after noting where the user wrote it, for its problems."""
-        self.places[f"override {word[:100]}"] = place
+        self.places[f"override {word[:100]}"] = source.place(at)
         return word
-
-    def _axis(self, key: str, values: Any) -> list[str]:
-        if isinstance(values, list) and values:
-            return [self._word(key, value, ("grid", key, n)) for n, value in enumerate(values)]
-        hint = _GRID if isinstance(values, dict) else f"write {key}: [{values or '...'}]"
-        self.refuse(("grid", key), "needs a list of values", hint)
-        return [""]  # no word, so that each point is without this mistake
-
-    def _is_mapping(self, written: Any, at: KeyPath, hint: str) -> bool:
-        if not isinstance(written, dict) or not written:
-            self.refuse(at, "needs keys of the spec", hint)
-            return False
-        for key in written:
-            if key.partition(".")[0] in FIXED:
-                self.refuse((*at, key), f"{key} is the same for all points of a sweep")
-        return True
