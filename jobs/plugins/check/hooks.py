@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,15 +19,18 @@ from pathlib import Path
 from ... import hooks
 from ...base.console import print_line
 from ...base.environment import Program
+from ...base.errors import UserError
+from ...commands.packages import TRAINER, message
 from ...config.loaded import LoadedSpec
 from ...contract import records
 from ...contract.problems import Problem, SpecError
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
-from . import launch_keys, packages, train_keys
+from . import launch_keys, train_keys
 
 LIMIT_S = 60.0
 SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
+DATASETS = {**dict.fromkeys(("digits", "breast_cancer"), "scikit-learn"), "image_folder": "pillow"}
 
 
 class NotChecked(Exception):
@@ -45,7 +49,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     Raises: UserError; SpecError with the mistake of the first run that has one.
     """
     for loaded in runs.values():
-        packages.check(loaded.spec)
+        check_packages(loaded.spec)
     seen = set()
     for run_dir, loaded in runs.items() if is_on_slurm and is_checked else ():
         spec = Spec.read(run_dir.spec)
@@ -54,6 +58,20 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         if (parts := repr((train, spec.launch))) not in seen:
             seen.add(parts)
             check(loaded, run_dir)
+
+
+def check_packages(spec: Spec) -> None:
+    """Raises: UserError that names every package that the ranks lack, and how to install them.
+
+    Only where they have this interpreter and no other environment.
+    """
+    names = ["torch"]
+    if spec.launch.is_trainer:
+        needs = (*TRAINER, DATASETS.get(spec.train.dataset), spec.log.tensorboard and "tensorboard")
+        names = [*filter(None, (*needs, spec.log.wandb != "off" and "wandb"))]
+    is_here = spec.interpreter == sys.executable and not (spec.setup or spec.runs_inside)
+    if is_here and (missing := message(names)):
+        raise UserError(missing)
 
 
 def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
@@ -83,10 +101,8 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
 
 def ranks_python(spec: Spec) -> str:
     """Return the ranks' interpreter. Raises: NotChecked where only the compute nodes have it."""
-    options = (*spec.slurm.srun_args, *spec.slurm.sbatch_args)
-    inside = [*spec.launch.command_prefix, *(each for each in options if "container" in each)]
-    if inside:
-        raise NotChecked(f"{inside[0]} runs the ranks in another environment")
+    if spec.runs_inside or any("container" in each for each in spec.slurm.sbatch_args):
+        raise NotChecked("launch.command_prefix or a container has the ranks' environment")
     name = spec.interpreter
     if spec.setup and not os.path.isabs(name):
         raise NotChecked(f"launch.python: the setup lines of a node decide what {name} is")

@@ -16,7 +16,6 @@ _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks 
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
 _EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
-_NO_JOB = "no job would begin; make dry-run or kit submit --dry-run shows the submission"
 _GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
 _ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
 # Options that the kit sets for sbatch and srun, each with what to write instead.
@@ -26,7 +25,6 @@ _BOTH: Mapping[str, str] = {
     **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), _PER_NODE),
     **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), _PER_NODE),
     **dict.fromkeys(("output", "error", "open-mode"), _STATE),
-    **dict.fromkeys(("help", "usage", "version", "test-only"), _NO_JOB),
     **dict.fromkeys(("chdir", "workdir"), "ranks run in the frozen copy of your code"),
     **{key: f"write slurm.{key}" for key in ("nodes", "exclude", "time")},
     **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "write slurm.cpus_per_task, of each node"),
@@ -59,7 +57,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the top level, slurm and launch."""
     yield from _name(spec.name)
     yield from _slurm(spec.slurm)
-    yield from _srun(spec.slurm.srun_args, spec.launch.command_prefix)
+    yield from _srun(spec.slurm.srun_args)
     yield from _launch(spec.launch)
 
 
@@ -105,11 +103,8 @@ def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[
         yield Problem(path, f"--{name} belongs to the kit", options[name])
 
 
-def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
-    """Yield wrong srun options and command prefixes.
-
-    srun runs the first argument without -- as its command, and starts a second command after ":".
-    """
+def _srun(options: list[str]) -> Iterator[Problem]:
+    """Yield wrong options: srun runs the first argument without -- as its command."""
     for index, option in enumerate(options):
         path = ("slurm", "srun_args", index)
         if re.match("--[a-z]", option):
@@ -117,11 +112,6 @@ def _srun(options: list[str], prefix: list[str]) -> Iterator[Problem]:
         else:
             hint = "write each as one long option, such as --mpi=none"
             yield Problem(path, f"{format_value(option)} is not an srun option", hint)
-    for index, argument in enumerate(prefix):
-        if argument == ":" or (index == 0 and (not argument or argument.startswith("-"))):
-            path = ("launch", "command_prefix", index)
-            hint = "begin with a command; after a lone : srun would start a second command"
-            yield Problem(path, f"{format_value(argument)} is not allowed here", hint)
 
 
 def _launch(launch: Launch) -> Iterator[Problem]:

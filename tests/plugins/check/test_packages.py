@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.commands.packages import TRAINER
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
-from slurm_job_kit.jobs.plugins.check import packages
+from slurm_job_kit.jobs.plugins.check import hooks
 from slurm_job_kit.jobs.runs import lookup
 
 
@@ -36,16 +36,17 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
 @pytest.mark.parametrize(
     ("spec", "names"),
     [
-        (Spec(launch=Launch(script="x.py")), {"torch"}),
-        (Spec(train=Train(dataset="image_folder")), {*TRAINER, "pillow"}),
+        (Spec(launch=Launch(script="x.py")), "torch"),
         (
-            Spec(train=Train(dataset="cifar10"), log=Log(tensorboard=True, wandb="offline")),
-            {*TRAINER, "tensorboard", "wandb"},
+            Spec(train=Train(dataset="image_folder"), log=Log(tensorboard=True, wandb="offline")),
+            "torch, numpy, safetensors, pillow, tensorboard, wandb",
         ),
     ],
 )
-def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
-    assert set(packages.needed_packages(spec)) == names
+def test_a_run_needs_the_packages_that_its_spec_uses(spec, names, without):
+    without("torch", "numpy", "safetensors", "PIL", "tensorboard", "wandb")
+    with pytest.raises(UserError, match=f" has no {names}\n"):
+        hooks.check_packages(spec)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +59,4 @@ def test_a_run_needs_the_packages_that_its_spec_uses(spec, names):
 )
 def test_what_only_a_node_can_find_out_is_not_checked_here(spec, without):
     without("torch", "numpy")
-    packages.check(spec)
+    hooks.check_packages(spec)
