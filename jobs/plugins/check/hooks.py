@@ -6,7 +6,6 @@ like mistakes in the spec. A warning, a limit or a failure of the check itself r
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -100,16 +99,13 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
 
 
 def ranks_python(spec: Spec) -> str:
-    """Return the ranks' interpreter. Raises: NotChecked where only the compute nodes have it."""
+    """Return the ranks' interpreter. Raises: NotChecked where only a compute node can find it."""
     if spec.runs_inside or any("container" in each for each in spec.slurm.sbatch_args):
         raise NotChecked("launch.command_prefix or a container has the ranks' environment")
-    name = spec.interpreter
-    if spec.setup and not os.path.isabs(name):
-        raise NotChecked(f"launch.python: the setup lines of a node decide what {name} is")
-    python = shutil.which(name)
-    if python is None:
-        raise NotChecked(f"launch.python: this host has no {name}")
-    return python
+    if spec.setup and not os.path.isabs(spec.interpreter):
+        words = f"the setup lines of a node decide what {spec.interpreter} is"
+        raise NotChecked(f"launch.python: {words}")
+    return spec.interpreter
 
 
 def build_parts(run_dir: RunDir, spec: Spec, python: str) -> Problem | None:
@@ -175,12 +171,10 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
 def syntax(run_dir: RunDir, spec: Spec) -> Problem | None:
     """Return the syntax error of a user's script or module, if any; nothing of it is executed.
 
-    Raises: NotChecked where its file is not known.
+    Raises: OSError where its file is not in the frozen code.
     """
     key = "module" if spec.launch.script is None else "script"
     path = run_dir.code / (spec.launch.script or str(spec.launch.module).replace(".", "/") + ".py")
-    if not path.is_file():
-        raise NotChecked(f"launch.{key}: the frozen code of the run has no file {path.name} of it")
     try:
         compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
