@@ -66,8 +66,10 @@ def check_packages(spec: Spec) -> None:
     """
     names = ["torch"]
     if spec.launch.is_trainer:
-        needs = (*TRAINER, DATASETS.get(spec.train.dataset), spec.log.tensorboard and "tensorboard")
-        names = [*filter(None, (*needs, spec.log.wandb != "off" and "wandb"))]
+        names = [*TRAINER]
+        names += [DATASETS[spec.train.dataset]] if spec.train.dataset in DATASETS else []
+        names += ["tensorboard"] if spec.log.tensorboard else []
+        names += ["wandb"] if spec.log.wandb != "off" else []
     is_here = spec.interpreter == sys.executable and not (spec.setup or spec.runs_inside)
     if is_here and (missing := message(names)):
         raise UserError(missing)
@@ -103,8 +105,7 @@ def ranks_python(spec: Spec) -> str:
     if spec.runs_inside or any("container" in each for each in spec.slurm.sbatch_args):
         raise NotChecked("launch.command_prefix or a container has the ranks' environment")
     if spec.setup and not os.path.isabs(spec.interpreter):
-        words = f"the setup lines of a node decide what {spec.interpreter} is"
-        raise NotChecked(f"launch.python: {words}")
+        raise NotChecked(f"the setup lines of a node decide what {spec.interpreter} is")
     return spec.interpreter
 
 

@@ -14,7 +14,6 @@ MAX_HANG_S = 540  # torch ends a rank that waits for a collective after 600 s
 _STATE = "the kit keeps state and logs in the run directory; make logs or kit logs shows them"
 _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks there"
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
-_EXPEDITE = "expedite"
 _REQUEUE = "the kit requeues the job until the training is complete"
 _GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
 _ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
@@ -38,7 +37,7 @@ SBATCH: Mapping[str, str] = {
     **dict.fromkeys(("export-file", "get-user-env"), _ENV),
     **dict.fromkeys(("clusters", "cluster"), "submit where that cluster's Slurm is loaded"),
     "signal": "write slurm.signal_lead_s",
-    "requeue": f"{_REQUEUE}; the value {_EXPEDITE} alone may be given (Slurm 25.11)",
+    "requeue": f"{_REQUEUE}; the value expedite alone may be given (Slurm 25.11)",
     "no-requeue": _REQUEUE,
     "array": "give slurm/ddp.sbatch a sweep directory: sbatch --array",
     "wrap": "write launch.module or launch.script",
@@ -65,14 +64,11 @@ def _name(name: str) -> Iterator[Problem]:
     """Allow spaces, quotes, `$()` and umlauts: a name is one argument and the name of a folder,
     and no shell sees it. Refuse %: Slurm and submitit replace %j in every path.
     """
-    path = ("name",)
-    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
-        what = f"has {len(name.encode())} bytes"
-        yield Problem(path, what, f"write 1 to {MAX_NAME_BYTES} bytes")
-    elif not re.fullmatch(r"(?![ .-])[^/:%]*(?<! )", name) or not name.isprintable():
+    is_short = len(name.encode()) <= MAX_NAME_BYTES
+    if not (is_short and re.fullmatch(r"(?![ .-])[^/:%]+(?<! )", name) and name.isprintable()):
         what = f"{format_value(name)} cannot be the name of a folder and of a job"
-        hint = "leave out / : % and control characters, and begin and end it with a letter"
-        yield Problem(path, what, hint)
+        hint = f"write 1 to {MAX_NAME_BYTES} bytes without / : % and control characters, which"
+        yield Problem(("name",), what, f"{hint} begin and end with a letter")
 
 
 def _slurm(slurm: Slurm) -> Iterator[Problem]:
@@ -84,7 +80,7 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
     yield from _size(("slurm", "mem"), slurm.mem)
     for name, value in slurm.sbatch_args.items():
-        if (name, value) != ("requeue", _EXPEDITE):
+        if (name, value) != ("requeue", "expedite"):
             path, option = ("slurm", "sbatch_args", name), name.replace("_", "-")
             yield from _reserved(path, option, SBATCH)
             if option in ("mem-per-cpu", "tmp"):
@@ -120,18 +116,13 @@ def _launch(launch: Launch) -> Iterator[Problem]:
         what = f"must be at most {MAX_HANG_S}, or auto, not {limit_s}"
         yield Problem(("launch", "hang_timeout_s"), what, "torch ends a collective after 600 s")
     if launch.is_trainer and launch.args:
-        also = (("launch", "script"), ("launch", "module"))
         what = "is for your own script or module, not for the trainer"
-        yield Problem(("launch", "args"), what, "write the trainer's settings below train", also)
+        yield Problem(("launch", "args"), what, "write the trainer's settings below train")
     if launch.script and launch.script.endswith(".ipynb"):
         what = f"{format_value(launch.script)} is a notebook, which Python does not run"
         hint = f"jupyter nbconvert --to script {shlex.quote(launch.script)} writes a .py file of it"
         yield Problem(("launch", "script"), what, hint)
-    yield from _python(launch.python)
-
-
-def _python(python: str | None) -> Iterator[Problem]:
-    """Refuse a relative path: it would begin in the frozen code, where no environment is."""
+    python = launch.python  # a relative path would begin in the frozen code
     if python and (python.startswith("-") or ("/" in python and not python.startswith("/"))):
         what = f"{format_value(python)} is neither an absolute path nor the name of a command"
         hint = f"write {os.path.abspath(python)}, or a name such as python3"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ...config.keys import nearest
 from ...contract.batch_sizes import uneven
 from ...contract.problems import Problem, format_value
 from ...contract.spec import (
@@ -62,9 +61,7 @@ def _names(train: Train) -> Iterator[Problem]:
     for key, known in _KNOWN.items():
         name = getattr(train, key)
         if name is not None and name not in known and (":" not in name or key == "strategy"):
-            guess = nearest(name, known)
             hint = f"known: {', '.join(known)}; or your own package.module:callable"
-            hint = f"did you mean {guess}? {hint}" if guess else hint
             yield problem(key, f"there is no {key} {format_value(name)}", hint)
 
 
@@ -92,7 +89,6 @@ def _pairs(train: Train) -> Iterator[Problem]:
 def _best(spec: Spec) -> Iterator[Problem]:
     """Check the metric that chooses the best checkpoint, and what depends on it."""
     best, mode = spec.checkpoint.best, spec.checkpoint.best_mode
-    where, also = ("checkpoint", "best"), (("checkpoint", "best_mode"),)
     if best is None:
         if spec.train.early_stop_patience is not None:
             hint = "name a metric there, such as eval_loss"
@@ -101,4 +97,4 @@ def _best(spec: Spec) -> Iterator[Problem]:
     elif best != "auto" and best not in METRIC_MODES and mode == "auto":
         hint = "write best_mode: min, or best_mode: max"
         what = f"{format_value(best)} is not built in: the kit does not know which value is better"
-        yield Problem(where, what, hint, also)
+        yield Problem(("checkpoint", "best"), what, hint, (("checkpoint", "best_mode"),))
