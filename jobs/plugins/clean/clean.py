@@ -170,7 +170,6 @@ def _named_code(root: Path, without: set[Path]) -> set[str]:
             raise error
 
     me = os.geteuid()
-
     names: set[str] = set()
     files.renew_mount(root)
     for folder, folders, inner in os.walk(root, onerror=fail):

@@ -83,23 +83,25 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Document]]:
-    """Divide the arguments: `train.lr=0.01,0.1` lists values, `launch.args=[a,b]` is one value.
-
-    Several values are those of a YAML list without its brackets.
-    """
+    """Divide the arguments: `train.lr=0.01,0.1` lists values, `launch.args=[a,b]` is one value."""
     fixed: list[str] = []
     axes: dict[str, Document] = {}
     for argument in arguments:
-        name, _, written = argument.partition("=")
+        name = argument.partition("=")[0]
         axes.pop(name, None)  # the last of two equal keys wins
-        place = Place(f"override {argument[:100]}", (1, len(fixed)))
-        listed = yaml_reader.parse(f"[{written}]", lambda _, place=place: place)
+        listed = _values(argument, len(fixed))
         if listed.problems or len(listed.values) < 2 or name.startswith(f"{SWEEP}."):
             fixed.append(argument)
         else:
             fixed = [each for each in fixed if each.partition("=")[0] != name]
             axes[name] = listed
     return fixed, axes
+
+
+def _values(argument: str, number: int) -> Document:
+    """Return the values of `KEY=V1,V2`, which are a YAML list without its brackets."""
+    place = Place(f"override {argument[:100]}", (1, number))
+    return yaml_reader.parse(f"[{argument.partition('=')[2]}]", lambda _: place)
 
 
 class _Section:

@@ -221,9 +221,3 @@ def test_the_age_of_a_run_is_that_of_its_files_now(hosts, run):
     assert clean.age_s(there) > 60
     run_files.recorded(run, decision="hold")
     assert clean.age_s(there) < 60
-
-
-def test_an_unknown_run_is_refused(here, capfd):
-    ended(here)
-    assert main(["clean", "nosuch"]) == 2
-    assert "hint" in capfd.readouterr().err

@@ -53,9 +53,7 @@ class Tracker(Callback):
 
     def __init__(self) -> None:
         self.is_on = False
-        self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(
-            MAX_WAITING
-        )
+        self._waiting = queue.Queue[tuple[int, Mapping[str, float]] | None](MAX_WAITING)
 
     def restored(self, loop: Loop) -> None:
         """Start on rank 0. Raises: UserError where the package is missing."""
