@@ -181,12 +181,6 @@ def function_of(module, name):
     return next(x for x in tree(module).body if isinstance(x, ast.FunctionDef) and x.name == name)
 
 
-def test_the_hooks_fit_on_a_few_pages():
-    hooks = [x for x in tree("jobs.hooks").body if isinstance(x, ast.FunctionDef)]
-    assert len([x for x in hooks if not x.name.startswith("_")]) <= 11
-    assert len(FILES["jobs.hooks"].read_text(encoding="utf-8").splitlines()) <= 150
-
-
 def test_a_folder_imports_only_those_below_it():
     assert [found for module in CORE for found in imports_upwards(module)] == []
 

@@ -16,15 +16,6 @@ listen task
 """
 
 
-def test_first_node_takes_itself_for_loopback_and_others_do_not(cluster: Cluster) -> None:
-    def address_of_n1(seen_by: str) -> str:
-        name = cluster.site.host_name("n1")
-        return cluster.run_on(seen_by, "getent", "ahostsv4", name).stdout.split()[0]
-
-    assert address_of_n1("n1") == "127.0.1.1"
-    assert address_of_n1("n2") == address_of_n1("ctl") == cluster.site.address("n1")
-
-
 @pytest.mark.parametrize(
     ("proctrack", "receivers"),
     [("linuxproc", {"task", "rank"}), ("pgid", {"task"}), ("cgroup", {"task"})],

@@ -41,8 +41,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
         yield Problem(path, what, hint, (nodes,))
     elif train.global_batch_size < ranks:
         what = f"{train.global_batch_size} is less than one sample for each of {ranks} ranks"
-        also = (nodes, ("launch", "nproc_per_node"))
-        yield Problem(path, what, f"write {ranks} or more", also)
+        yield Problem(path, what, f"write {ranks} or more", (nodes, ("launch", "nproc_per_node")))
 
 
 def exclude(
