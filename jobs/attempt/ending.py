@@ -96,7 +96,7 @@ def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evi
         return evidence.kind or Kind.SPEC_MISTAKE
     if first is not None and not first.caused_by_peer:
         return first.kind
-    if unfinished_steps(facts) is not None or facts.of_nodes.ends:
+    if unfinished_steps(facts) is not None:
         return Kind.USER_CODE
     if evidence.job_state == LOST:
         return Kind.BATCH_SCRIPT_KILLED
@@ -104,5 +104,5 @@ def _kind_of_failure(facts: AttemptFacts, first: RankError | None, evidence: Evi
     if facts.of_nodes.gone or any(code is None or code < 0 for code in exits):
         return Kind.PROCESS_KILLED  # a rank, a torchrun or an agent died without its record
     if first is not None:
-        return Kind.COLLECTIVE
+        return Kind.USER_CODE if facts.of_nodes.ends else Kind.COLLECTIVE
     return evidence.kind or Kind.UNKNOWN

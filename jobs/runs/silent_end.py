@@ -34,6 +34,7 @@ _FRAME = re.compile(r'^\s*File ".*", line \d+')
 _AFTER_END = re.compile(
     r"(?:\[rank\d+\]:)?\[[IW]\d|wandb: |CUDA kernel errors might be|For debugging consider passing"
     r"|Compile with .TORCH_USE_CUDA|Device-side assertion tracking|Search for .cuda"
+    r"|.*resource_tracker|\s*warnings\.warn\(|Set TORCHDYNAMO_|For further information visit"
 )
 # Of faulthandler, as a signal ends a rank: the stacks follow.
 _STACKS = re.compile("Fatal Python error: (?:Aborted|Segm|Bus |Floa|Ille)")
@@ -61,11 +62,13 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     log = log_text.last_lines(attempt_dir.rank_log(rank), 300)
     mark = f"[rank{rank}]: "  # torch puts it before a traceback that ends the script
     traceback = [line.removeprefix(mark) for line in log if line.startswith(mark)]
+    if not any(map(_FRAME.match, traceback)):
+        traceback = []  # a script's own log lines begin so
     if end["error_file"] != "<N/A>":
         traceback = textwrap.dedent(f"  {end['trace']}").strip().splitlines()
     words = _error_of(traceback)
     if not traceback:
-        words, traceback = _last_line(log)
+        words, traceback = _last_line([line.removeprefix(mark) for line in log])
     is_peers = code == -signal.SIGTERM or any(each in words for each in _PEER_ERRORS)
     trace = "\n".join(traceback)
     text = trace[trace.rfind("\n  File ") + 1 :] or words

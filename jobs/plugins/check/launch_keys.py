@@ -78,20 +78,13 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
-    yield from _size(("slurm", "mem"), slurm.mem)
+    if slurm.mem and not re.fullmatch("[0-9]+([KMGT]B?)?", slurm.mem, re.IGNORECASE):
+        hint = "write a whole number with K, M, G or T and no space, such as 16G"
+        yield Problem(("slurm", "mem"), f"{format_value(slurm.mem)} is no size to sbatch", hint)
     for name, value in slurm.sbatch_args.items():
         if (name, value) != ("requeue", "expedite"):
-            path, option = ("slurm", "sbatch_args", name), name.replace("_", "-")
-            yield from _reserved(path, option, SBATCH)
-            if option in ("mem-per-cpu", "tmp"):
-                yield from _size(path, value)
-
-
-def _size(path: KeyPath, value: object) -> Iterator[Problem]:
-    """Refuse 16 GB: sbatch takes a whole number, and one letter for its unit."""
-    if isinstance(value, str) and not re.fullmatch("[0-9]+[KMGT]?", value, re.IGNORECASE):
-        hint = "write a whole number with K, M, G or T and no space, such as 16G"
-        yield Problem(path, f"{format_value(value)} is no size to sbatch", hint)
+            path = ("slurm", "sbatch_args", name)
+            yield from _reserved(path, name.replace("_", "-"), SBATCH)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:

@@ -30,18 +30,11 @@ def problems(spec: Spec) -> Iterator[Problem]:
     if slurm.fewest_nodes > most:
         hint = f"write {most}-{slurm.fewest_nodes}"
         yield Problem(("slurm", "nodes"), f"{slurm.nodes} is backwards", hint)
-    if not slurm.is_range or not spec.launch.is_trainer:
-        return
-    path, nodes = ("train", "global_batch_size"), ("slurm", "nodes")
-    ranks = 1 if spec.launch.nproc_per_node == "auto" else spec.num_ranks
-    if train.global_batch_size is None:
+    if slurm.is_range and spec.launch.is_trainer and train.global_batch_size is None:
         what = f"is needed with slurm.nodes {slurm.nodes}, so that all steps have the same size"
         hint = f"write global_batch_size: {global_batch_size(spec)}"
         hint += ", without grad_accum_steps" if train.grad_accum_steps > 1 else ""
-        yield Problem(path, what, hint, (nodes,))
-    elif train.global_batch_size < ranks:
-        what = f"{train.global_batch_size} is less than one sample for each of {ranks} ranks"
-        yield Problem(path, what, f"write {ranks} or more", (nodes, ("launch", "nproc_per_node")))
+        yield Problem(("train", "global_batch_size"), what, hint, (("slurm", "nodes"),))
 
 
 def exclude(

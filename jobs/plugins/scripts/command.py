@@ -12,6 +12,7 @@ from ...contract.records.frozen import Provenance
 from ...contract.records.nodes import NODE
 from ...contract.rundir import RunDir
 from ...contract.spec import Launch, Spec
+from ...node.agent import END_LIMIT_S
 from ...node.signed_torchrun import LAUNCHER
 from ...node.torchrun import END_LIMIT
 from .watch import silence_limit_s, watch
@@ -64,7 +65,7 @@ def variables(
         "PYTHONPATH": search_path(environ.get("PYTHONPATH", ""), run_dir),
     }
     if is_watched:  # SIGABRT then prints the stacks of a rank, before torchrun ends
-        limit_s = silence_limit_s(launch.hang_timeout_s) + 120
+        limit_s = max(END_LIMIT_S, silence_limit_s(launch.hang_timeout_s) + 180)
         found |= {"PYTHONFAULTHANDLER": "1", END_LIMIT: str(limit_s)}
     return {name: text for name, text in found.items() if name not in launch.env}
 

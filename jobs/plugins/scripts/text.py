@@ -65,6 +65,7 @@ QUEUES = Row(
     r"([^\s'\"]*/)?(sbatch|srun)\b",
     "queues a job, or starts a step: each rank would, and none would train\n"
     "  hint: the kit queues the job and starts the ranks: name the script that each rank runs",
+    r"\.backward\(|init_process_group|init_distributed|Trainer\(|Accelerator\(",
 )
 
 
@@ -72,19 +73,19 @@ def warnings_of(spec: Spec, code: Path) -> Iterator[str]:
     """Yield a line for each row of the table, with its first place: in the script or an import."""
     texts = texts_of(spec.launch, code)
     for row in ROWS:
-        is_prevented = any(re.search(row.unless, text) for text in texts.values())
-        if spec.slurm.most_nodes >= row.nodes and not is_prevented:
+        if spec.slurm.most_nodes >= row.nodes:
             yield from [f"warning: {line}" for line in _lines(row, texts, code)][:1]
 
 
 def refuse_queuing(launch: Launch, code: Path) -> None:
-    """Raises UserError for a script that queues jobs itself."""
+    """Raises UserError for a script that queues jobs itself, and has no training of its own."""
     for line in _lines(QUEUES, dict([*texts_of(launch, code).items()][:1]), code):
         raise UserError(f"launch.{'script' if launch.script else 'module'}: {line}")
 
 
 def _lines(row: Row, texts: Mapping[Path, str], code: Path) -> Iterator[str]:
+    is_prevented = any(re.search(row.unless, text) for text in texts.values())
     for path, text in texts.items():
-        if found := re.search(row.words, text, re.MULTILINE):
+        if not is_prevented and (found := re.search(row.words, text, re.MULTILINE)):
             number = len(text[: found.end()].splitlines())
             yield f"{path.relative_to(code)}:{number} {row.what}"

@@ -22,6 +22,7 @@ from ...contract.records.nodes import HangConclusion, RankError
 from ...contract.records.timeline import read_events
 from ...contract.rundir import AttemptDir, RunDir
 from ...runs.fact_reader import ends_of
+from .progress import newest_file
 
 LOOK_S = 30.0
 ENDED_LIMIT_S = 600.0
@@ -84,8 +85,10 @@ def activity(
     """
     of_ranks = [attempt_dir.path / name for name in names if name.startswith("rank-")]
     reports = filter(files.exists, (run_dir.progress, run_dir.saved))
-    stats = [os.stat(path) for path in (*of_ranks, *reports)] if of_ranks else []
-    return tuple((each.st_size, each.st_mtime_ns) for each in stats)
+    # A rank that alone goes on may save more often than it prints.
+    newest = newest_file(run_dir) if ends_of(names)[0] else 0
+    found = [(each.st_size, each.st_mtime_ns) for each in map(os.stat, (*of_ranks, *reports))]
+    return (*found, (0, newest)) if of_ranks else ()
 
 
 def record_hang(

@@ -71,6 +71,8 @@ FRAME = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n   
 MARKED = (
     "".join(f"[rank1]: {x}\n" for x in f"{FRAME}CUDA error: out of memory\ny".split("\n")) + "z"
 )
+ERROR = f"{FRAME}KeyError: 3\n"
+LOGGED = "[rank1]: CUDA out of memory, smaller batch\n[rank1]: step 7\n"
 UNSET = FRAME + "  File \"<frozen os>\", line 679, in __getitem__\nKeyError: 'DATA'\n"
 ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", line 1 in f\n'
 
@@ -82,17 +84,17 @@ ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", lin
         (1, "MemoryError\n", "exited with code 1: MemoryError", "out_of_memory"),
         (3, "", "exited with code 3", "user_code"),
         (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
-        (-9, "step 7\n", "was killed by SIGKILL; its last line: step 7", "process_killed"),
+        (-9, LOGGED, "was killed by SIGKILL; its last line: step 7", "process_killed"),
         (
             2,
             "usage: a.py\na.py: error: no\n",
             "exited with code 2: a.py: error: no",
             "spec_mistake",
         ),
-        (1, FRAME + "KeyError: 3\nwandb: bye\n", "exited with code 1: KeyError: 3", "user_code"),
-        (1, FRAME + "KeyError: 3\n[W1 x.c:9] y\n", "exited with code 1: KeyError: 3", "user_code"),
+        (1, ERROR + "wandb: b\nresource_tracker\n", "exited with code 1: KeyError: 3", "user_code"),
+        (1, ERROR + "[W1 x.c:9] y\n", "exited with code 1: KeyError: 3", "user_code"),
         (3, FRAME + "KeyError: x, y\nno shard\n", "exited with code 3: no shard", "user_code"),
-        (1, FRAME + "KeyError: 3\nno data: x\n", "exited with code 1: no data: x", "user_code"),
+        (1, ERROR + "no data: x\n", "exited with code 1: no data: x", "user_code"),
         (1, MARKED, "exited with code 1: CUDA error: out of memory", "gpu_out_of_memory"),
         (-6, ABORTED, "was killed by SIGABRT; its last line: gloo", "process_killed"),
         (1, UNSET, f"exited with code 1: KeyError: 'DATA': {meaning(UNSET)}", "spec_mistake"),

@@ -49,7 +49,6 @@ def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item
     [
         ("launch: {nproc_per_node: 0}", "must be at least 1, or auto, not 0"),
         ("slurm: {mem: 16 GB}", 'slurm.mem: "16 GB" is no size to sbatch\n  hint: write a whole'),
-        ("slurm: {sbatch_args: {mem_per_cpu: 1.5G}}", 'sbatch_args.mem_per_cpu: "1.5G" is no size'),
         ("launch: {args: [a]}", "launch.args: is for your own script or module, not for the train"),
         ("launch: {script: a b.ipynb}", "hint: jupyter nbconvert --to script 'a b.ipynb' writes a"),
     ],

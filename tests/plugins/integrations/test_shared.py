@@ -108,6 +108,12 @@ def test_a_resume_takes_the_batches_that_follow(monkeypatch, position):
     assert list(resumed) == epochs[epoch + 1]
 
 
+def test_fewer_samples_than_a_batch_of_every_rank_are_an_error(monkeypatch):
+    with pytest.raises(ValueError, match="25 samples make no batch of 4 for each of 7 ranks"):
+        sampler(monkeypatch, 0, 7)
+    assert len(sampler(monkeypatch, 0, 6)) == 1
+
+
 def test_a_training_without_a_step_is_not_complete(monkeypatch, tmp_path):
     exits: list[int] = []
     monkeypatch.setattr(os, "_exit", exits.append)

@@ -226,7 +226,9 @@ class Watchdog(Callback):
         silent = tuple(sorted(unresponsive))
         behind = [] if silent else laggards(states.values())
         waited_for = silent or tuple(state.rank for state in behind)
-        hosts = sorted({each.host for each in (*unresponsive.values(), *behind)})
+        hosts = sorted(
+            {each.host for each in unresponsive.values()} | {each.host for each in behind}
+        )
         place = behind[0].where.partition(" ")[0] if behind else None
         conclusion = HangConclusion(self._rank, text, silent, waited_for, tuple(hosts), place)
         records.write(attempt_dir.hang, conclusion)

@@ -29,6 +29,11 @@ class ResumableBatches(Sampler[list[int]]):
         self.epoch = 0  # of the iteration at hand
         self._next = (0, 0)  # the epoch of the next iteration, and the batches of a rank to skip
         self.before_next: Callable[[], None] | None = None  # called once, by the next iteration
+        if self.num_steps == 0:
+            raise ValueError(
+                f"{num_samples} samples make no batch of {batch_size} for each of "
+                f"{self.world_size} ranks: take a smaller batch_size, or fewer ranks"
+            )
 
     @property
     def num_steps(self) -> int:
