@@ -61,7 +61,7 @@ FAULTS = {
 
 
 COMMAND = [sys.executable, "-m", "slurm_job_kit.jobs", "rehearse"]
-ENV = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+ENV = {k: v for k, v in os.environ.items() if not k.startswith((*FOREIGN, "COVERAGE"))}
 ENV |= {"PYTHONPATH": str(REPOSITORY)}
 
 
