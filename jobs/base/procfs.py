@@ -38,8 +38,8 @@ def start_of(pid: int) -> str:
     Source: random(4), /proc/sys/kernel/random/boot_id.
     """
     fields = _stat(pid)
-    # A zombie does nothing any more, unless it has threads left that have not ended yet.
-    is_gone = not fields or (fields[0], fields[17]) == ("Z", "1")
+    # A zombie (X, 0 threads while it is reaped) is gone, unless it has threads that have not ended.
+    is_gone = not fields or (fields[0] in "XZ" and fields[17] in "01")
     return "" if is_gone else f"{_read(_BOOT_ID).decode().strip()} {fields[19]}"
 
 
