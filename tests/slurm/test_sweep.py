@@ -49,8 +49,6 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     # No batch script is left that could write a result if the cancel comes before the requeue.
     ended = ["cancelled", "held", *["cancelled"] * 2]
     kit.cluster.wait_for(lambda: states(kit, made) == ended, "the end of each run", 60)
-    results = [run.result() for run in runs]
-    assert [result.get("status") for result in results] == ended, results
     pace.unlink()
     resume = kit.jobs("resume", made["sweep_id"], "--json", "--no-check").stdout
     retried = json.loads(resume)
