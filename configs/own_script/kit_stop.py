@@ -159,6 +159,8 @@ class Stop:
 def _number(value: Any) -> float | None:
     """Return a value as a number; None for what is none."""
     with contextlib.suppress(Exception):  # of whatever kind: no report ends a training
+        # Without detach() torch warns of a loss that has a gradient.
+        value = value.detach() if hasattr(value, "detach") else value
         return None if isinstance(value, (str, bytes)) else float(value)
     return None
 

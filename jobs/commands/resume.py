@@ -77,7 +77,7 @@ def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_over(run_dir, request, is_complete):
         return 0
-    is_begun, job_id = resume(run_dir, request, choose_cluster(request.cluster))
+    is_begun, job_id = resume(run_dir, request, cluster_of([run_dir], request))
     return show_job_or_train(run_dir, job_id, as_json) if is_begun else 0
 
 
@@ -102,6 +102,14 @@ def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str |
             attempt = fact_reader.newest_opened(run_dir) + 1
             run_lock.claim(run_dir, run_lock.this_process(None), attempt)
             return True, None
+
+
+def cluster_of(run_dirs: Sequence[RunDir], request: Request) -> str:
+    """Return where runs continue: on this machine where they began, if Slurm never had a job."""
+    facts = map(fact_reader.read_newest, run_dirs)
+    here = {each.plan.is_local and each.submission.job_id is None for each in facts if each.plan}
+    is_here = here == {True} and request.cluster == "auto"
+    return "local" if is_here else choose_cluster(request.cluster)
 
 
 def is_over(run_dir: RunDir, request: Request, is_complete: bool) -> bool:

@@ -93,7 +93,6 @@ class Row(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-_NOTHING = "nothing is wrong: resume continues from what was saved"
 _CRASH = Cause.CRASH
 _YES = ("yes",)
 KINDS: dict[Kind, Row] = {
@@ -109,10 +108,8 @@ KINDS: dict[Kind, Row] = {
     Kind.PENDING: Row(None, "its job waits", "wait, if the reason names nothing else", "status"),
     Kind.NEVER_STARTED: Row(None, "submitted, but never started", "start it"),
     # A stop from outside.
-    Kind.CANCELLED: Row(Cause.CANCELLED, "the job was cancelled", _NOTHING),
-    Kind.INTERRUPTED: Row(
-        Cause.INTERRUPTED, "Ctrl-C, a closed terminal or cancel stopped the run", _NOTHING
-    ),
+    Kind.CANCELLED: Row(Cause.CANCELLED, "the job was cancelled"),
+    Kind.INTERRUPTED: Row(Cause.INTERRUPTED, "Ctrl-C, a closed terminal or cancel stopped the run"),
     Kind.TIME_LIMIT: Row(
         *(Cause.TIME_LIMIT, "the time limit was reached, or its warning came"),
         "give the job more time; if the log does not move, look there for a hang",

@@ -113,7 +113,7 @@ def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, 
     assert (stopped["status"], stopped["reason"]) == ("held", "stopped on request")
     assert (run.checkpoints / f"step-{stopped['global_step']:08d}").is_dir()
 
-    status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")
+    status, _, stderr = kit.run("resume", run.run_id)  # also where sbatch is on PATH
     assert status == 0, stderr
     result = read_json(run.result)
     assert (result["attempts"], result["steps_redone"]) == (2, 0)

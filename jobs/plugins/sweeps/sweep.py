@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...base import installation
@@ -148,7 +149,7 @@ def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
     run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
     print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
-    cluster = choose_cluster(request.cluster)
+    cluster = resume.cluster_of(run_dirs, request)
     if cluster == "slurm" and numbers:
         chosen = [run_dirs[number] for number in numbers]
         with contextlib.ExitStack() as claims:
@@ -159,7 +160,8 @@ def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
             with resume.changed_runs(chosen, request, cluster) as runs:
                 queue_array(sweep, numbers, runs, record.max_parallel)
     announce(sweep, as_json)
-    return 0 if cluster == "slurm" else run_here(sweep, numbers, request, as_json)
+    here = replace(request, cluster=cluster)
+    return 0 if cluster == "slurm" else run_here(sweep, numbers, here, as_json)
 
 
 def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
