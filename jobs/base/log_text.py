@@ -5,6 +5,7 @@ thousand times, colours, binary bytes, lines of megabytes, files of gigabytes.
 """
 
 import os
+import re
 from pathlib import Path
 
 from . import files
@@ -19,8 +20,8 @@ SCREEN_LINE_CHARS = 400
 
 
 def visible(line: str) -> str:
-    """Return what follows a line's last carriage return: the newest state of a progress bar."""
-    return line.removesuffix("\r").rpartition("\r")[2]
+    """Return what follows a line's last carriage return, the newest state of a bar, uncoloured."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line).removesuffix("\r").rpartition("\r")[2]
 
 
 def shorten_line(line: str, limit: int = LINE_CHARS) -> str:

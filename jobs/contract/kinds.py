@@ -46,6 +46,7 @@ class Kind(StrEnum):
     STOPPED_IN_START_UP = "stopped_in_start_up"
     # A failure of a rank.
     HANG = "hang"
+    NOT_ENDED = "not_ended"
     COLLECTIVE = "collective"
     PROCESS_KILLED = "process_killed"
     OUT_OF_MEMORY = "out_of_memory"
@@ -99,10 +100,8 @@ KINDS: dict[Kind, Row] = {
     Kind.COMPLETED: Row(Cause.COMPLETED, "the run is complete", "nothing", "status"),
     Kind.SEPARATE_TRAININGS: Row(
         *(Cause.COMPLETED, "the run is complete, but its ranks opened no common process group"),
-        *(
-            "fine if the ranks are independent; otherwise call init_process_group() in a new run",
-            "status",
-        ),
+        "fine if the ranks are independent; otherwise call init_process_group() in a new run",
+        "status",
     ),
     Kind.RUNNING: Row(None, "the run trains", "nothing; the log shows more", "logs"),
     Kind.PENDING: Row(None, "its job waits", "wait, if the reason names nothing else", "status"),
@@ -146,6 +145,11 @@ KINDS: dict[Kind, Row] = {
     # A failure of a rank.
     Kind.HANG: Row(
         *(Cause.HANG, "a hang"), *("look at the place where the named rank is, then resume", "logs")
+    ),
+    Kind.NOT_ENDED: Row(
+        *(_CRASH, "a rank stays although another has exited with 0"),
+        "its stack shows what keeps it: a thread, a process, atexit; or a peer that left too early",
+        "logs",
     ),
     Kind.COLLECTIVE: Row(
         *(_CRASH, "an exchange between the ranks failed (NCCL or gloo)"),
@@ -199,7 +203,7 @@ KINDS: dict[Kind, Row] = {
         "let the script choose a free port (0), then resume; torchrun sets MASTER_PORT",
     ),
     Kind.PROCESS_LIMIT: Row(
-        *(_CRASH, "out of processes, threads, locks or open files"),
+        *(_CRASH, "out of processes, threads, locks, open files or shared memory"),
         "use fewer data workers and threads, or raise the limit (ulimit -u, pids.max; of open "
         "files ulimit -n, in setup), then resume",
     ),

@@ -60,7 +60,12 @@ _KNOWN_CAUSES = (
     _KnownCause(
         Kind.PROCESS_LIMIT,
         r"received 0 items of ancdata|[Tt]oo many open files",
-        means="too many open files (ulimit -n)",
+        means="the limit of open files is too low (ulimit -n)",
+    ),
+    _KnownCause(
+        Kind.PROCESS_LIMIT,
+        r"</torch_.*[Nn]o space left on device|(?:out of|insufficient) shared memory",
+        means="the shared memory of the node is full (/dev/shm), or of its container",
     ),
     _KnownCause(Kind.EXEC_FORMAT, r"[Ee]xec format error", (errno.ENOEXEC,)),
     _KnownCause(Kind.PORT, r"[Aa]ddress already in use|EADDRINUSE", (errno.EADDRINUSE,)),
@@ -85,7 +90,7 @@ _KNOWN_CAUSES = (
     _KnownCause(
         Kind.USER_CODE,
         r"\[Errno (?:2|17|39)\] .* -> ",  # of a rename or a link
-        means="perhaps a rank of another node did it before: let only the process with RANK=0 save",
+        means="perhaps another process did it before: let only the process with RANK=0 save",
     ),
     _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
     _KnownCause(Kind.NODE_FAILURE, UNSIGNED),

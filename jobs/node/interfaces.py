@@ -1,5 +1,6 @@
 """The addresses of this node's network interfaces, IPv4 and IPv6. Standard library only."""
 
+import contextlib
 import fcntl
 import socket
 import struct
@@ -22,11 +23,10 @@ DISCARD_PORT = 9
 
 def is_reachable(address: str) -> bool:
     """Return whether other hosts could reach this address (not loopback, not link-local)."""
-    try:
+    with contextlib.suppress(ValueError):
         ip = ip_address(address)
-    except ValueError:
-        return False
-    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
+        return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
+    return False
 
 
 def is_ipv6(address: str) -> bool:
@@ -48,12 +48,10 @@ def source_address(peer: str) -> str:
 def is_own(address: str) -> bool:
     """Return whether this host has an interface with this address, also as a second one."""
     family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 def addresses() -> list[tuple[str, str]]:
@@ -109,13 +107,10 @@ def _begins(name: str, wanted: str) -> bool:
 
 
 def _ipv4_address(name: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack("256s", name.encode()[:15])
-        try:
-            answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
-        except OSError:
-            return None  # an interface without an IPv4 address
-    return socket.inet_ntoa(answer[20:24])
+    family, request = socket.AF_INET, struct.pack("256s", name.encode()[:15])
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
+    return None  # an interface without an IPv4 address
 
 
 def _ipv6_addresses() -> Iterator[tuple[str, str]]:

@@ -1,10 +1,8 @@
 """What the kernel killed on this node for lack of memory, and the limit. Standard library.
 
-Slurm cannot answer that when an attempt is closed: the job is RUNNING with Reason None, and the
-srun step is gone. Later the job is FAILED, not OUT_OF_MEMORY, unless the kernel killed the batch
-shell itself (measured: Slurm 22.05, task/cgroup with ConstrainRAMSpace). The cgroup of the srun
-task counts the kills. Slurm removes that cgroup when the agent ends, so the agent reads the counter
-itself: before torchrun starts and after torchrun has ended.
+Slurm cannot answer that when an attempt is closed: the job is RUNNING with Reason None (measured:
+Slurm 22.05, ConstrainRAMSpace). The cgroup of the srun task counts the kills. It ends with the
+agent, which reads the counter before torchrun starts and after torchrun has ended.
 """
 
 import contextlib

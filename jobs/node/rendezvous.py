@@ -30,11 +30,10 @@ PAUSE_S = 1.0
 
 def resolve(host: str) -> list[str]:
     """Return the reachable addresses of a host name, IPv4 first; [] if none."""
-    try:
+    with contextlib.suppress(OSError):
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return sorted(filter(is_reachable, (str(info[4][0]) for info in infos)), key=is_ipv6)
+        return sorted(filter(is_reachable, (str(info[4][0]) for info in infos)), key=is_ipv6)
+    return []
 
 
 def head_address(

@@ -4,7 +4,6 @@ The trainer records why it fails; a user's script, a rank that a signal ends and
 finds no store do not.
 """
 
-import contextlib
 import itertools
 import re
 import signal
@@ -23,21 +22,25 @@ from ..contract.rundir import AttemptDir
 # An entry of torchrun's summary; the entry of the rank that failed first is the last one. Source:
 # torch.distributed.elastic.multiprocessing.errors.
 _FAILURE = re.compile(
-    r"^  time +: (?P<time>\S+)\n  host +: \S+\n  rank +: (?P<rank>\d+) \(local_rank: \d+\)\n"
+    r"^  time +: (?P<time>[\d:_-]+)\n  host +: \S+\n  rank +: (?P<rank>\d+) \(local_rank: \d+\)\n"
     r"  exitcode +: (?P<code>-?\d+) [^\n]*\n  error_file: (?P<error_file>\S+)\n"
     r"  traceback : (?P<trace>.*?)(?=^\[\d+\]:$|^-{20}|^={20}|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _CONSEQUENCES = ("ChildFailedError", "SignalException")
 _FRAME = re.compile(r'^\s*File ".*", line \d+')
-# What torch and wandb write behind the line that names the end.
+# What Python, torch, wandb and tqdm write behind the line that names the end.
 _AFTER_END = re.compile(
     r"(?:\[rank\d+\]:)?\[[IW]\d|wandb: |CUDA kernel errors might be|For debugging consider passing"
     r"|Compile with .TORCH_USE_CUDA|Device-side assertion tracking|Search for .cuda"
-    r"|.*resource_tracker|\s*warnings\.warn\(|Set TORCHDYNAMO_|For further information visit"
+    r"|.*resource_tracker|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|[^|]*\d%\|"
+    r"|Set TORCHDYNAMO_|For further information visit"
 )
-# Of faulthandler, as a signal ends a rank: the stacks follow.
-_STACKS = re.compile("Fatal Python error: (?:Aborted|Segm|Bus |Floa|Ille)")
+# Of faulthandler, as a signal ends a rank, with the stacks; of objects that Python deletes last.
+_BEHIND = re.compile(
+    r"(?m)^(?:Fatal Python error: (?:Aborted|Segm|Bus |Floa|Ille)[\s\S]*"
+    r"|(?:Exception ignored .*\n(?:Traceback .*\n(?: .*\n)*\S.*\n)?)+)\Z"
+)
 # Lines of the kit and of Slurm in job.log.
 _NOT_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:|(?:srun|slurmstepd)\S*: ")
 _EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
@@ -100,12 +103,12 @@ def _error_of(traceback: Sequence[str]) -> str:
     return "\n".join(error)
 
 
-def _last_line(log: Sequence[str]) -> tuple[str, list[str]]:
+def _last_line(log: list[str]) -> tuple[str, list[str]]:
     """Return the last line of a log, and the lines before if it is the error of a traceback there.
 
     A script may have handled the error of a traceback before other lines.
     """
-    log = [*itertools.takewhile(lambda line: not _STACKS.match(line), log)]
+    log = _BEHIND.sub("", "".join(f"{line}\n" for line in log)).split("\n")
     lines = [line for line in log if re.search(r"\w", line) and not _AFTER_END.match(line)]
     is_error = bool(lines) and _error_of(lines) == lines[-1]
     return lines[-1].strip(" \t|│") if lines else "", lines if is_error else []
@@ -113,19 +116,15 @@ def _last_line(log: Sequence[str]) -> tuple[str, list[str]]:
 
 def _seconds(when: str) -> float:
     """Return the end of the second that torchrun printed: a signal before it was a warning."""
-    try:
-        return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S")) + 0.999
-    except ValueError:
-        return time.time()
+    return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S")) + 0.999
 
 
 def format_exit(code: int) -> str:
     """Return `exited with code 3`, or `was killed by SIGSEGV`."""
     if code >= 0:
         return f"exited with code {code}"
-    with contextlib.suppress(ValueError):  # a real-time signal
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:

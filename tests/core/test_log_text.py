@@ -7,22 +7,10 @@ import tracemalloc
 import pytest
 
 from slurm_job_kit.jobs.base import log_text
-from slurm_job_kit.jobs.base.log_text import on_a_screen, read_end, visible
+from slurm_job_kit.jobs.base.log_text import on_a_screen, read_end
 
 LIMIT_S = 20
 MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("plain ä\ttext", "plain ä\ttext"),
-        ("  1%|#\r 50%|##\r100%|###", "100%|###"),
-        ("windows line\r", "windows line"),
-    ],
-)
-def test_a_line_is_what_follows_its_last_return(line, shown):
-    assert visible(line) == shown
 
 
 @pytest.mark.parametrize("unit", [b"x", b"\x00", b"\xff\xfe", b"\x1b[31m", b"\r50%"])

@@ -2,6 +2,7 @@
 
 import argparse
 import codecs
+import contextlib
 import io
 import math
 import os
@@ -249,11 +250,7 @@ class GrowingFile:
 
         The file is opened again each time: a network file system shows new content only then.
         """
-        try:
-            file = files.open_binary(self.path)
-        except FileNotFoundError:
-            return
-        with file:
+        with contextlib.suppress(FileNotFoundError), files.open_binary(self.path) as file:
             status = os.fstat(file.fileno())
             if status.st_size < self.offset or self.inode not in (None, status.st_ino):
                 self.offset = 0

@@ -55,11 +55,9 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
 
 def launchers_in(launch: Launch) -> Iterator[Problem]:
     """Yield each program that would start ranks, where the kit starts one rank or one agent."""
-    by_path = (launch.script or "").removesuffix(".py").replace("/", ".")
-    in_path = any(by_path.endswith(f".{module}") for module in _MODULES)
     for key, name, is_wrong in (
         ("module", launch.module, launch.module == "torchrun" or _is_launcher(launch.module)),
-        ("script", launch.script, in_path or _LAUNCHERS.fullmatch(Path(launch.script or "").name)),
+        ("script", launch.script, _LAUNCHERS.fullmatch(Path(launch.script or "").name)),
     ):
         if is_wrong:
             what = f"{format_value(name)} starts ranks, and each rank would start all of them"

@@ -64,9 +64,8 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
     if frozen.suffix in (".sh", ".bash"):
         raise UserError(
             f"launch.script: {launch.script} is a shell script, and Python runs launch.script\n"
-            "  hint: name a Python file that starts it, such as one with\n"
-            "    import subprocess, sys; "
-            f"sys.exit(subprocess.call(['bash', '{launch.script}', *sys.argv[1:]]))"
+            "  hint: name a Python file that becomes it by\n    "
+            f"import os, sys; os.execvp('bash', ['bash', '{launch.script}', *sys.argv[1:]])"
         )
 
 
@@ -94,17 +93,22 @@ def texts_of(launch: Launch, code: Path) -> dict[Path, str]:
     script = code / (launch.script or f"{str(launch.module).replace('.', '/')}.py")
     if launch.module and not script.is_file():
         script = script.with_suffix("") / "__main__.py"
-    modules = re.findall(r"(?m)^\s*(?:from|import) +([\w.]+)", "".join(_texts([script]).values()))
-    files = [f"{name.replace('.', '/')}.py" for name in modules]
+    text = "".join(_texts([script]).values())
+    imports = re.findall(r"(?m)^\s*(?:from +([\w.]+) +)?import +\(?([\w., ]*)", text)
+    names = {f"{top}.{x}".strip(".") for top, own in imports for x in ("", *re.split("[, ]", own))}
+    paths = (name.replace(".", "/") for name in sorted(names - {""}))
+    files = [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
     words = (word.rpartition("=")[2] for word in launch.args)
     files += [x for x in words if re.fullmatch(r"[^/].*\.(ya?ml|json|toml)", x)]
-    return _texts([script, *(top / x for x in files for top in (script.parent, code))])
+    tops = [top for top in script.parents if top.is_relative_to(code)]
+    return _texts([script, *(top / x for x in files for top in tops)])
 
 
 def _texts(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return the texts of files without their comments, and none of those that cannot be read."""
+    """Return the texts of files that can be read, without comments and texts in three quotes."""
     texts = {}
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
-            texts[path] = re.sub("#.*", "", path.read_text("utf-8"))
+            text, other = path.read_text("utf-8"), r"(\"{3}|'{3})[\s\S]*?\1|#.*"
+            texts[path] = re.sub(other, lambda found: "\n" * found[0].count("\n"), text)
     return texts

@@ -57,9 +57,9 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
             warnings = warnings_of(Spec.read(run_dir.spec), run_dir.code)
             for line in filter(None, (editable_line(), *warnings)):
                 print_line(line)
-    if scripts:
-        from .work import follow_code
     for run_dir in scripts:
+        from .work import follow_code
+
         follow_code(run_dir)
 
 

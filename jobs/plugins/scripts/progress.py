@@ -36,10 +36,7 @@ SHOW_S = 10  # between two lines about the progress in a local run
 
 @dataclass(frozen=True)
 class Seen:
-    """Kept in the evidence of an attempt whose ranks opened no common process group.
-
-    apart: the number of its ranks.
-    """
+    """Kept in the evidence of an attempt whose `apart` ranks opened no common process group."""
 
     apart: int
 

@@ -19,11 +19,16 @@ class Row(NamedTuple):
     nodes: int = 1
 
 
-_READS = r"^(?!\s*(el)?if\b|\s*(print|log\w*\.\w+)\().*(env\w*(\.get\(|\[|\()['\"]|\$\{?|env:)"
+# Not to ask for it, to show it, to remove it, or to name a folder of the node.
+_READS = (
+    r"^(?!\s*((el)?if\b|del\b|(print|(log|wandb)\w*\.\S+)\()|.*(\bbool\(|\bis (not )?None|/tmp/))"
+    r".*(env\w*(\.get\(|\[|\()\s*['\"]|\$\{?|env:)SLURM_"
+)
 # Asks whether torchrun has started the ranks: then the other branch is of another launcher.
 _ASKS = (
     r"\bif\b.*(['\"](MASTER_ADDR|(LOCAL_)?RANK|WORLD_SIZE|TORCHELASTIC_RUN_ID)['\"] (not )?in\b"
-    r"|is_torchelastic|local_rank == -1)|get(env)?\(['\"]RANK"
+    r"|get(env)?\(['\"]MASTER_ADDR|is_torchelastic|local_rank == -1)"
+    r"|(\btry:\s.*\[|get(env)?\(\s*)['\"]RANK"
 )
 ROWS = (
     Row(
@@ -32,40 +37,42 @@ ROWS = (
         "LOCAL_RANK",
     ),
     Row(
-        f"{_READS}SLURM_JOB_?ID",
+        f"{_READS}JOB_?ID",
         "reads SLURM_JOB_ID: it changes with each resume; KIT_RUN_DIR, KIT_CHECKPOINT_DIR stay",
     ),
     Row(
-        f"{_READS}SLURM_(PROCID|LOCALID|NTASKS)",
+        rf"{_READS}(PROCID|LOCALID|NTASKS|NPROCS)\b(?!['\"]\] *=[^=])",
         "reads the number of Slurm's task, one on each node: use RANK, LOCAL_RANK and WORLD_SIZE",
         _ASKS,
     ),
     Row(
-        r"environ\[['\"]MASTER_ADDR['\"]\] *=[^=]|(putenv\(|\.update\(.*)['\"]?\bMASTER_ADDR",
+        r"environ\[['\"]MASTER_ADDR['\"]\] *=(?!=|.*MASTER_ADDR)"
+        r"|(putenv\(|\.update\(.*)['\"]?\bMASTER_ADDR",
         "sets MASTER_ADDR, which torchrun has set for all ranks: at another one they may not meet",
         _ASKS,
     ),
     Row(
         r"\b(mp|multiprocessing)\.(spawn|start_processes)\(|\bnotebook_launcher\("
-        r"|from torch\.multiprocessing(\.spawn)? import .*\b(spawn|start_processes)\b"
-        r"|(from|import) torch\.distributed\.(run|launcher)\b",
+        r"|from torch\.multiprocessing(\.spawn)? import (\([^)]*|.*)\b(spawn|start_processes)\b"
+        r"|\bProcess\(.*args=\(\w*rank\b|(from|import) torch\.distributed\.(run|launcher)\b",
         "starts ranks of its own: the kit starts them; use RANK, LOCAL_RANK and WORLD_SIZE",
         _ASKS,
     ),
     Row(
-        r"^([ \t]*)if\b.*(?i:local_?rank\b.*(== *0|in [\[(]-1, *0)|not .*local_?rank|local_main)"
+        r"^([ \t]*)if\b(?!.*\brank *== *0).*(?i:local_?rank\b.*(== *0|in [\[(]-1, *0)"
+        r"|not .*local_?rank|local_main|\brank % \w+ == 0)"
         r".*:(.*|(\n(\1[ \t].*)?)*?\n\1[ \t].*)save\w*\(",
         "saves where LOCAL_RANK is 0: a rank of each node writes the same file; use RANK",
         nodes=2,
     ),
 )
 QUEUES = Row(
-    r"^\s*(import|from) (submitit|dask_jobqueue)\b|(\b\w*(cmd|command|args|argv) = |\b(system|run"
-    r"|call|Popen|check_\w+|\w*output|exec\w+|spawn\w*|\w+_shell|\w+_exec)\()\s*(\[\s*)?[rf]*['\"]"
-    r"([^\s'\"]*/)?(sbatch|srun)\b",
+    r"^\s*(import|from) (submitit|dask_jobqueue)\b|(\b\w*(cmd|command|args|argv) *= *|\b(system|run"
+    r"|split|call|[Pp]open|check_\w+|\w*output|exec\w+|spawn\w*|\w+_shell|\w+_exec)\()\s*(\[\s*)?"
+    r"[rf]*['\"]([^\s'\"]*/)?(sbatch|srun)\b",
     "queues a job, or starts a step: each rank would, and none would train\n"
     "  hint: the kit queues the job and starts the ranks: name the script that each rank runs",
-    r"\.backward\(|init_process_group|init_distributed|Trainer\(|Accelerator\(",
+    r"\.backward\(|init_process_group|init_distributed|Trainer\(|Accelerator\(|\.fit\(|torch\.optim",
 )
 
 

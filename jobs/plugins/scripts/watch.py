@@ -3,8 +3,7 @@
 A thread of the first node's agent looks at the logs of all ranks and at what kit_stop.py reports.
 If nothing of it changes for launch.hang_timeout_s it writes `hang.json` and an error record. Once a
 rank has exited with 0 the limit is ENDED_LIMIT_S by default, and the run is done, but not ended.
-Such a thread of every agent that sees `hang.json` sends its ranks SIGABRT: Python then writes their
-stacks to their logs.
+Each agent's thread that sees `hang.json` sends its ranks SIGABRT: Python then logs their stacks.
 """
 
 import contextlib
@@ -106,7 +105,7 @@ def record_hang(
     spawned = [each.host for each in events if each.event == "spawn"]
     host = (spawned and spawned[-1]) or host  # torchrun chooses where a rank runs
     # A retry would train again what is done, and not end either.
-    kind, is_held = (Kind.USER_CODE, True) if ends else (Kind.HANG, False)
+    kind, is_held = (Kind.NOT_ENDED, True) if ends else (Kind.HANG, False)
     first = RankError(time.time(), rank, host, error, kind=kind, would_repeat=is_held)
     records.write(attempt_dir.rank_error(rank), first)
     records.write(attempt_dir.hang, HangConclusion(rank, error, ()))

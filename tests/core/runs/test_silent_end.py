@@ -45,7 +45,6 @@ Root Cause (first observed failure):
 
 @pytest.fixture
 def run(run):
-    """A run whose attempt 1 is open."""
     run_files.opened(run)
     return run
 
@@ -72,6 +71,8 @@ MARKED = (
     "".join(f"[rank1]: {x}\n" for x in f"{FRAME}CUDA error: out of memory\ny".split("\n")) + "z"
 )
 ERROR = f"{FRAME}KeyError: 3\n"
+BEHIND = "wandb: b\nresource_tracker\n[W1 x.c:9] y\n/a.py:9: UserWarning: u\n"
+UNRAISED = f"Exception ignored in: <function X.__del__ at 0x7>\n{FRAME}TypeError: y\n"
 LOGGED = "[rank1]: CUDA out of memory, smaller batch\n[rank1]: step 7\n"
 UNSET = FRAME + "  File \"<frozen os>\", line 679, in __getitem__\nKeyError: 'DATA'\n"
 ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", line 1 in f\n'
@@ -85,15 +86,11 @@ ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", lin
         (3, "", "exited with code 3", "user_code"),
         (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
         (-9, LOGGED, "was killed by SIGKILL; its last line: step 7", "process_killed"),
-        (
-            2,
-            "usage: a.py\na.py: error: no\n",
-            "exited with code 2: a.py: error: no",
-            "spec_mistake",
-        ),
-        (1, ERROR + "wandb: b\nresource_tracker\n", "exited with code 1: KeyError: 3", "user_code"),
-        (1, ERROR + "[W1 x.c:9] y\n", "exited with code 1: KeyError: 3", "user_code"),
-        (3, FRAME + "KeyError: x, y\nno shard\n", "exited with code 3: no shard", "user_code"),
+        (2, "usage: a\na: error: no\n", "exited with code 2: a: error: no", "spec_mistake"),
+        (1, ERROR + BEHIND, "exited with code 1: KeyError: 3", "user_code"),
+        (1, ERROR + UNRAISED * 2, "exited with code 1: KeyError: 3", "user_code"),
+        (1, UNRAISED + "no data: x\n", "exited with code 1: no data: x", "user_code"),
+        (1, "no shard\n 3%|# | 3/99", "exited with code 1: no shard", "user_code"),
         (1, ERROR + "no data: x\n", "exited with code 1: no data: x", "user_code"),
         (1, MARKED, "exited with code 1: CUDA error: out of memory", "gpu_out_of_memory"),
         (-6, ABORTED, "was killed by SIGABRT; its last line: gloo", "process_killed"),

@@ -45,7 +45,6 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
         ({}, "PENDING", "pending"),
         ({}, "NODE_FAIL", "node_fail"),
         ({"status": "held"}, None, "held"),
-        ({"status": "held"}, "FAILED", "held"),
         ({"status": "held"}, "PENDING", "pending"),  # resumed
         ({"status": "held"}, "no answer", "unknown"),
         ({"status": "completed"}, "TIMEOUT", "completed"),
@@ -141,7 +140,6 @@ def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
 
 
 def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted, capsys):
-    """Slurm forgets a job after MinJobAge; why reads the same answer of sacct."""
     slurm.answer("scontrol", error="slurm_load_jobs error: Invalid job id specified", status=1)
     slurm.answer("squeue")
     slurm.answer("sacct", "4711|TIMEOUT\n")

@@ -15,7 +15,6 @@ HELD = {"decision": "hold"}
     ("fields", "evidence", "error", "kind"),
     [
         ({"cause": "time_limit"}, {}, None, "time_limit"),
-        ({"cause": "preemption"}, {}, None, "preemption"),
         ({"cause": "manual_stop"}, {}, None, "manual_stop"),
         ({"cause": "interrupted"} | HELD, {}, None, "interrupted"),
         ({"cause": "requeued"}, {"job_state": "PENDING"}, None, "requeued"),
@@ -25,7 +24,6 @@ HELD = {"decision": "hold"}
         ({"cause": "out_of_memory"}, {"kind": "gpu_out_of_memory"}, None, "gpu_out_of_memory"),
         (HELD, {}, {"kind": "disk_full", "would_repeat": True}, "disk_full"),
         (HELD, {}, {"kind": "process_killed", "exit_code": -9}, "process_killed"),
-        (HELD, {}, {"kind": "collective", "caused_by_peer": True}, "collective"),
         (HELD, {}, {"caused_by_peer": True}, "collective"),
         (HELD, {}, {}, "unknown"),
     ],
@@ -179,7 +177,6 @@ def test_a_running_job_shows_its_progress_and_a_suspended_one_that_it_waits(queu
         ("FAILED", None, "batch_script_killed"),
         # a scancel between two starts
         ("CANCELLED", {"cause": "preemption", "decision": "requeue"}, "cancelled"),
-        ("CANCELLED", {"cause": "preemption", "decision": "wait"}, "cancelled"),
     ],
 )
 def test_slurms_end_state_counts_where_the_batch_script_recorded_no_end(
@@ -224,7 +221,6 @@ def test_a_job_that_ended_before_its_attempt_shows_the_error_of_its_log(queued, 
 
 
 def test_a_job_whose_node_cannot_open_its_directory_is_shown_with_the_path(queued, slurm):
-    """As Slurm 22.05 shows it."""
     story = queued("FAILED")
     path = story.run.path
     slurm.set_queued("7", "N/A|UNLIMITED|2|stn[1-2]|JobLaunchFailure")

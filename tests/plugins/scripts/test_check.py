@@ -54,7 +54,6 @@ def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
         ("module: accelerate.commands.accelerate_cli, args: [x.py]", "launch.nproc_per_node"),
         ("module: deepspeed.launcher.runner", "launch.nproc_per_node"),
         ("script: /opt/env/bin/torchrun, args: [x.py]", "launch.nproc_per_node"),
-        ("script: env/lib/torch/distributed/run.py, args: [x.py]", "launch.nproc_per_node"),
         ("script: /opt/env/bin/composer, args: [-n, '2', x.py]", "launch.nproc_per_node"),
         ("command_prefix: [apptainer, exec, i.sif, torchrun]", "leave out the launcher"),
         ("command_prefix: [/usr/bin/srun, -n1]", "leave out the launcher"),

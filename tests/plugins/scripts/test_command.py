@@ -20,10 +20,10 @@ RUN = RunDir(Path("/runs/x y/1"))
 AGENT = {"KIT_AGENT_PID": str(os.getpid()), "KIT_ATTEMPT": "1", NODE: "n1", "KIT_WORK_DIR": ""}
 
 
-def start(launch, environ):
+def start(launch, environ, nproc=1):
     """(command, variables) of torchrun."""
     spec = Spec(launch=launch)
-    command = torchrun_command(spec, RUN, NodeOptions(1, 1))
+    command = torchrun_command(spec, RUN, NodeOptions(1, nproc))
     return hooks.launch_command(Program.TORCHRUN, command, environ | launch.env, spec)
 
 
@@ -46,6 +46,12 @@ def test_a_script_gets_a_working_directory_and_what_launch_env_sets():
     assert variables["PYTHONPATH"] == "/mine" and "PYTHONFAULTHANDLER" not in variables
     _, variables = start(Launch(script="x.py", hang_timeout_s=9999), AGENT)
     assert variables["PYTHONPATH"] == "/runs/x y/1/work" and variables["PYTHONFAULTHANDLER"] == "1"
+
+
+@pytest.mark.parametrize(("hang", "limit_s"), [("auto", 780), (30, 330), (9999, 10179)])
+def test_torchrun_waits_for_other_nodes_longer_than_ranks_may_be_silent(hang, limit_s):
+    launch = Launch(script="x.py", hang_timeout_s=hang)
+    assert float(start(launch, AGENT, nproc=2)[1]["KIT_END_LIMIT_S"]) == limit_s
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,8 @@ def test_the_stop_file_is_looked_for_once_a_second(kit_stop, attempt, clock):
     assert stop.should_stop(3)
 
 
-# One of two ranks. Each case has the moments at which the ranks call should_stop, the call before
-# which rank 1 alone is warned, and the arguments of Stop. Prints in which calls the ranks agreed,
-# and which ones returned True.
+# One of two ranks. Each case has the moments of the calls of should_stop, the call before which
+# rank 1 alone is warned, and the arguments of Stop. Prints the calls that agreed, or were True.
 RANK = """
 import json, os, signal, sys, time
 import torch.distributed as dist

@@ -4,20 +4,23 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import record_writer
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
+from slurm_job_kit.jobs.node.rendezvous import choose_port
 from slurm_job_kit.jobs.plugins.scripts.meeting import NEVER_MET
 from tests.core.run_files import node, opened, write_json
 from tests.plugins.scripts.test_progress import ended
 
-TORCHRUN = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+ALONE = "--nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+NODE = "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{} --rdzv-conf=is_host={}"
 # Rank 1 ends once torchrun has noted the end of rank 0.
 ENDS = """import os, time
-while os.environ["RANK"] == "1" and not os.path.exists("{}"):
+while os.environ["RANK"] == "1" and os.getppid() > 1 and not os.path.exists("{}"):
     time.sleep(0.1)
 """
 MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
@@ -25,23 +28,31 @@ MEETS = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_
 
 @pytest.mark.long
 @pytest.mark.parametrize(("text", "is_apart"), [("", True), (MEETS, False)])
-def test_torchrun_notes_at_its_end_that_no_rank_opened_a_process_group(tmp_path, text, is_apart):
-    run_torchrun(tmp_path, text)
+def test_torchrun_notes_ranks_that_have_ended_and_that_none_opened_a_process_group(
+    tmp_path, text, is_apart
+):
+    run_torchrun(tmp_path, text + ENDS.format(tmp_path / "rank-00000.ended"))
+    assert (tmp_path / "rank-00001.ended").exists()
     assert (tmp_path / NEVER_MET).exists() is is_apart
 
 
-def run_torchrun(tmp_path, text):
+def run_torchrun(tmp_path, text, options=ALONE, **env):
     (tmp_path / "x.py").write_text(text)
     meeting = [sys.executable, "-m", "slurm_job_kit.jobs.plugins.scripts.meeting"]
-    words = [*meeting, "torch.distributed.run", *TORCHRUN.split(), str(tmp_path / "x.py")]
-    env = os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested"), "KIT_END_LIMIT_S": "60"}
-    subprocess.run(words, env=env, check=True, timeout=120)
+    words = [*meeting, "torch.distributed.run", *options.split(), str(tmp_path / "x.py")]
+    env |= os.environ | {"KIT_STOP_FILE": str(tmp_path / "stop_requested"), "KIT_END_LIMIT_S": "31"}
+    subprocess.run(words, env=env, check=True, timeout=280)
 
 
 @pytest.mark.long
-def test_torchrun_notes_each_rank_that_exits_with_0_while_others_run(tmp_path):
-    run_torchrun(tmp_path, ENDS.format(tmp_path / "rank-00000.ended"))
-    assert (tmp_path / "rank-00001.ended").exists()
+def test_torchrun_leaves_before_the_ranks_of_other_nodes_where_the_limit_is_over(tmp_path):
+    port, ends = choose_port("7", 1), ENDS.replace("RANK", "STAYS").format(tmp_path / "left")
+    with ThreadPoolExecutor() as pool:  # that of the store ends last
+        stays = pool.submit(run_torchrun, tmp_path, ends, NODE.format(port, "true"), STAYS="1")
+        leaves = pool.submit(run_torchrun, tmp_path, ends, NODE.format(port, "false"), STAYS="0")
+        assert leaves.exception() is None  # torch itself would wait 300 s
+        (tmp_path / "left").touch()
+    assert stays.exception() is None
 
 
 @pytest.mark.parametrize("text", ["d.init_process_group('gloo', 'file:///x')", "import mpi4py.MPI"])

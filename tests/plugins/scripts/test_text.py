@@ -20,14 +20,26 @@ FOUND = {
     "if int(os.environ['LOCAL_RANK']) == 0:\n\n  x = 1\n  torch.save(x, 'a')\n": "4 saves where",
     "  if self.local_rank == 0 and n % 2 == 0:\n    self._save_snapshot(n)": "2 saves where",
     "if args.local_rank in [-1, 0]: torch.save(x, 'a')": "1 saves where LOCAL_RANK is 0",
+    "if args.rank % gpus == 0:\n  torch.save(x, 'a')": "2 saves where LOCAL_RANK is 0",
+    "rank = int(\n  os.environ.get(\n    'SLURM_PROCID', 0\n  )\n)": "3 reads the number",
+    "world_size = int(os.environ['SLURM_NPROCS'])": "1 reads the number",
+    "from torch.multiprocessing import (\n  Pool,\n  spawn,\n)": "3 starts ranks of its own",
+    "for rank in x:\n  mp.Process(target=run, args=(rank, 2)).start()": "2 starts ranks",
 }
 NOTHING = [
-    '"""Set MASTER_ADDR, or SLURM_JOB_ID."""',
+    '"""\nos.environ["MASTER_ADDR"] = "n1"\nsubprocess.run("sbatch a.sh")\n"""',
+    "x = env.get('SLURM_JOB_ID') is None\ny = bool(env['SLURM_JOB_ID'])\nz = '/tmp/$SLURM_JOB_ID'",
+    "import os\ndel os.environ['SLURM_NTASKS']\nos.environ['SLURM_NTASKS'] = '1'",
+    "import os\nos.environ['MASTER_ADDR'] = os.environ.get('MASTER_ADDR', 'localhost')",
+    "import os\nif not os.getenv('MASTER_ADDR'):\n  os.environ['MASTER_ADDR'] = 'localhost'",
+    "try:\n  rank = e['RANK']\nexcept KeyError:\n  rank = os.environ['SLURM_PROCID']",
+    "if local_rank == 0 and rank == 0:\n  torch.save(x, 'a')",
+    "import os\nos.system('sbatch a.sh')\noptimizer = torch.optim.SGD(x)",
     "import os\n# os.environ['MASTER_ADDR'] = SLURM_JOB_ID\nx = os.environ['MASTER_ADDR']",
     "import os\nos.environ.setdefault('MASTER_ADDR', 'localhost')",
     "import os\nif 'MASTER_ADDR' not in os.environ:\n  os.environ['MASTER_ADDR'] = 'localhost'",
     "import os\nif os.environ.get('SLURM_JOB_ID'):\n  print('a job')",
-    "import os\nprint('job', os.environ.get('SLURM_JOB_ID'))",
+    "print('job', env.get('SLURM_JOB_ID'))\nwandb.log({'job': env.get('SLURM_JOB_ID')})",
     "import torch.multiprocessing as mp\nif 'RANK' in e:\n  x = 1\nelse:\n  mp.spawn(1)",
     "import torch\nif not d.is_torchelastic_launched():\n  torch.multiprocessing.spawn(1)",
     "import numpy\nnumpy.random.SeedSequence(1).spawn(2)",
@@ -47,7 +59,8 @@ QUEUES = {
     "from dask_jobqueue import SLURMCluster": 1,
     "import subprocess\nsubprocess.run(['srun', 'python', 'x.py'])": 2,
     "import subprocess as s\ns.check_call(\n  [\n    '/usr/bin/sbatch', 'a.sh'])": 4,
-    "import os\nos.system(f'sbatch {x}')": 2,
+    "import os\nos.popen(f'sbatch {x}')": 2,
+    "import subprocess, shlex\nsubprocess.run(shlex.split('srun python x.py'))": 2,
     "import os\ncmd = 'srun -n 2 python x.py'\nos.system(cmd)": 2,
 }
 
@@ -77,10 +90,10 @@ def test_what_goes_well_under_torchrun_and_texts_are_not_named(tmp_path, text):
 
 def test_a_module_of_ones_own_and_what_it_imports_are_read_too(tmp_path):
     lines(tmp_path, "import os\nos.environ['MASTER_ADDR'] = 'n1'", "mine/ranks.py")
-    lines(tmp_path, "import os\nfolder = os.environ['SLURM_JOB_ID']", "names.py")
-    text = "from mine.ranks import x\nimport names\n"
+    lines(tmp_path, "import os\nfolder = os.environ['SLURM_JOB_ID']", "mine/names.py")
+    text = "from .ranks import x\nfrom . import names\n"
     found = lines(tmp_path, text, "mine/train.py", module="mine.train")
-    assert sorted(each.split()[1] for each in found) == ["mine/ranks.py:2", "names.py:2"]
+    assert sorted(each.split()[1] for each in found) == ["mine/names.py:2", "mine/ranks.py:2"]
     (tmp_path / "mine/train.py").rename(tmp_path / "mine/__main__.py")
     assert len(of_nodes(1, tmp_path, module="mine")) == 2
     assert of_nodes(1, tmp_path, module="not.here") == []
