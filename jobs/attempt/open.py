@@ -184,10 +184,8 @@ def check_allocation(
     if has is not None:
         resume = installation.command("resume", str(run_dir.path))
         changed = installation.command("resume", str(run_dir.path), change)
-        raise UserError(
-            f"{run_dir.path}: this job has {has}; the run was submitted with {key}\n"
-            f"  hint: {resume} asks for what the run needs; {changed} changes it"
-        )
+        what = f"{run_dir.path}: this job has {has}; the run was submitted with {key}"
+        raise UserError(what, f"{resume} asks for what the run needs; {changed} changes it")
 
 
 def plan_of(
@@ -235,7 +233,5 @@ def refuse(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
     last = refusal(facts.last, me.job_id, lookup.predecessor(run_dir))
     reason = "the run was cancelled" if facts.mark is not None else last
     if reason is not None:
-        raise FailedError(
-            f"{run_dir.path}: not started again: {reason}\n"
-            f"  hint: {installation.command('resume')} continues it"
-        )
+        what = f"{run_dir.path}: not started again: {reason}"
+        raise FailedError(what, f"{installation.command('resume')} continues it")

@@ -16,24 +16,31 @@ PEER_TEXTS = (
 )
 
 
-class UserError(Exception):
-    """A user's mistake, exit 2: the text says what, where, and the way out."""
+HINT = "\n  hint: "  # between an error and what to do
+
+
+class HintedError(Exception):
+    """An error whose arguments are what happened, with the place, and the way out, if any."""
+
+    def __str__(self) -> str:
+        return HINT.join(map(str, self.args))
+
+
+class UserError(HintedError):
+    """A user's mistake, exit 2."""
 
 
 class RecordError(UserError, ValueError):
     """A file of the run directory is not what it should be; names the file, and the key if any."""
 
 
-class FailedError(Exception):
-    """An action that should have worked did not, exit 1: the text says what happened.
+class FailedError(HintedError):
+    """An action that should have worked did not, exit 1.
 
     may_be_queued: a job may be in the queue all the same, and needs its run directory.
     """
 
     may_be_queued = False
-
-
-HINT = "\n  hint: "  # between an error and what to do
 
 
 def in_words(error: BaseException) -> str:

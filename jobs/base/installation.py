@@ -9,8 +9,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..plugins import PLUGINS
-
 NAME = "slurm_job_kit"
 PARTS = ("jobs", "trainer", "slurm")
 HOME = Path(__file__).resolve().parents[2]  # the folder that has the parts
@@ -74,28 +72,13 @@ def override(change: str) -> str:
     return f'SET="{change}"' if IS_BY_MAKE else change
 
 
-# What a user looks with in a copy of the kit without the plugin of these commands.
-_BY_HAND = {
-    "status": "squeue --me",
-    "why": "tail RUN_DIR/job.log",
-    "logs": "tail RUN_DIR/logs/rank-00000.log",
-}
-
-
 def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
     """Return how the user types a command: `make resume RUN=x YES=1`, or `kit resume x --yes`.
 
     run: a run id, name or directory. change: an override. flags: names of options, such as `yes`.
     """
-    if name in _BY_HAND and not any(name in plugin.commands for plugin in PLUGINS.values()):
-        return _BY_HAND[name]
+    start = f"make {name}" if IS_BY_MAKE else f"kit {name}"
     is_run = "RUN=" if IS_BY_MAKE and run else ""
     typed = (f"{flag.upper()}=1" if IS_BY_MAKE else f"--{flag}" for flag in flags)
-    words = [
-        "make" if IS_BY_MAKE else "kit",
-        name,
-        is_run + (run and shlex.quote(run)),
-        change and override(change),
-        *typed,
-    ]
+    words = [start, is_run + (run and shlex.quote(run)), change and override(change), *typed]
     return " ".join(filter(None, words))

@@ -55,10 +55,8 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         sweep = installation.command("sweep")
         print_line(f"warning: each task of the array trains the same spec: {sweep}")
     if few := gpus.too_few(os.environ, int(os.environ["SLURM_JOB_NUM_NODES"]), 0):
-        raise UserError(
-            f"the job has {few}: each node of a run has as many as the others\n"
-            "  hint: ask sbatch for --gpus-per-node"
-        )
+        what = f"the job has {few}: each node of a run has as many as the others"
+        raise UserError(what, "ask sbatch for --gpus-per-node")
     limit = field_of(job.text, r"RunTime=\S+ TimeLimit=(\S+)") if job else ""
     granted = allocation(os.environ, limit, requested)
     loaded = load(config, [*overrides, *granted])

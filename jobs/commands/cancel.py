@@ -62,10 +62,8 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         jobs = live_jobs(runs)
         if not jobs and not here:
             words = " or ".join(sorted({run.word for run in runs}))
-            raise UserError(
-                f"{name} is neither queued nor running, but {words}: nothing is left to cancel\n"
-                f"  hint: {installation.command('why', name)} shows more"
-            )
+            what = f"{name} is neither queued nor running, but {words}: nothing is left to cancel"
+            raise UserError(what, f"{installation.command('why', name)} shows more")
         if jobs:
             scancel(jobs, record)
         for run in runs:

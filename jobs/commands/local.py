@@ -132,20 +132,17 @@ def check_machine(spec: Spec, num_gpus: int) -> None:
     share = num_gpus // max(1, nodes)
     if spec.slurm.num_gpus > share:
         limit = gpus.limiting_variable(os.environ, spec.slurm.num_gpus)
-        raise UserError(
-            f"{spec.slurm.gpus_are}, but this machine shows {quantity(num_gpus, 'GPU')}"
-            f"{f': {limit}' if limit else ''}\n"
-            f"  hint: add {installation.override(f'slurm.gpus_per_node={share}')}"
-        )
+        shown = f"{quantity(num_gpus, 'GPU')}{f': {limit}' if limit else ''}"
+        what = f"{spec.slurm.gpus_are}, but this machine shows {shown}"
+        raise UserError(what, f"add {installation.override(f'slurm.gpus_per_node={share}')}")
     most = cores * MAX_RANKS_PER_CORE
     if not num_gpus and nodes * spec.nproc_per_node > most:
         change = f"slurm.nodes={most // spec.nproc_per_node}"
         if spec.nproc_per_node > most:
             change = "slurm.nodes=1 " * (nodes > 1) + f"launch.nproc_per_node={most}"
-        raise UserError(
-            f"{quantity(nodes, 'node')} with {quantity(spec.nproc_per_node, 'rank')} are too many "
-            f"for the {quantity(cores, 'core')} here\n  hint: add {installation.override(change)}"
-        )
+        ranks = f"{quantity(nodes, 'node')} with {quantity(spec.nproc_per_node, 'rank')}"
+        what = f"{ranks} are too many for the {quantity(cores, 'core')} here"
+        raise UserError(what, f"add {installation.override(change)}")
 
 
 def start_agents(

@@ -37,9 +37,8 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
         return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
     if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
-        return Problem(
-            (), "cannot be read", "write it as slurm.nodes=2, within 64 KiB", place=place
-        )
+        hint = "write it as slurm.nodes=2, within 64 KiB"
+        return Problem((), "cannot be read", hint, place=place)
     if _CONTROL.search(argument):
         return Problem(path, "has a line break or control character", "leave it out", place=place)
     # An empty value is null.

@@ -155,25 +155,19 @@ def make_root(root: Path, mode: int) -> None:
 def check_writable(root: Path, mode: int) -> None:
     """Raises UserError for a runs root in which no run can be written, before a job is queued."""
     if "%" in str(root):
-        raise UserError(
-            f"runs_root {root} has a percent sign, and Slurm replaces %j in paths\n"
-            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder without one"
-        )
+        what = f"runs_root {root} has a percent sign, and Slurm replaces %j in paths"
+        raise UserError(what, "set runs_root in the spec, or KIT_RUNS, to a folder without one")
     try:
         make_root(root, mode)
         with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as probe:
             probe.write(b"x" * 4096)
         free_mib = shutil.disk_usage(root).free // 2**20
     except OSError as error:
-        raise UserError(
-            f"runs_root {root}: {error.strerror}\n"
-            "  hint: set runs_root in the spec, or KIT_RUNS, to a folder that you can write to"
-        ) from error
+        hint = "set runs_root in the spec, or KIT_RUNS, to a folder that you can write to"
+        raise UserError(f"runs_root {root}: {error.strerror}", hint) from error
     if free_mib < MIN_FREE_MIB:
-        raise UserError(
-            f"runs_root {root}: only {free_mib} MiB are free\n"
-            "  hint: delete old runs there, or set runs_root to another disk"
-        )
+        what = f"runs_root {root}: only {free_mib} MiB are free"
+        raise UserError(what, "delete old runs there, or set runs_root to another disk")
 
 
 def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:

@@ -124,10 +124,8 @@ def find(text: str | None) -> RunDir:
     Raises: NoSuchRunError; UserError for a group of several runs.
     """
     if text is not None and (group := hooks.group(text)) is not None:
-        raise UserError(
-            f"{group.path.name} has {len(group.runs())} runs, and this command takes one\n"
-            "  hint: status, cancel and resume take all of them"
-        )
+        what = f"{group.path.name} has {len(group.runs())} runs, and this command takes one"
+        raise UserError(what, "status, cancel and resume take all of them")
     runs = all_runs()
     if text is None:
         if not runs:

@@ -36,11 +36,10 @@ def check(run_dir: RunDir) -> None:
         files.ask_again(folder.resolve())
         with contextlib.suppress(FileNotFoundError):  # the next reader of the run names it
             if found := problem_of(folder):
-                raise UserError(
-                    f"{found}, and only its owner continues a run\n  hint: begin one of your own "
-                    f"from its newest checkpoint: submit ... --from {run_dir.path}. Of your own: "
-                    "chmod go-w; a disk that keeps no permissions can have no runs (runs_root)"
-                )
+                hint = "begin one of your own from its newest checkpoint: submit ... --from "
+                hint += f"{run_dir.path}. Of your own: chmod go-w; a disk that keeps no "
+                hint += "permissions can have no runs (runs_root)"
+                raise UserError(f"{found}, and only its owner continues a run", hint)
 
 
 def set_mode(path: Path, mode: int) -> None:

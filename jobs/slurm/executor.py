@@ -107,9 +107,7 @@ def cancel_unrecorded(job_id: str, error: OSError | RuntimeError) -> FailedError
     answer = run_scancel(job_id)
     if answer is not None and answer.returncode == 0:
         return FailedError(f"job {job_id} was cancelled: it could not be recorded: {error}")
-    failed = FailedError(
-        f"job {job_id} is queued and could not be recorded: {error}\n"
-        f"  hint: scancel {job_id}: the kit could not cancel it"
-    )
+    what = f"job {job_id} is queued and could not be recorded: {error}"
+    failed = FailedError(what, f"scancel {job_id}: the kit could not cancel it")
     failed.may_be_queued = True
     return failed

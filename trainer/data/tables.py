@@ -46,10 +46,8 @@ def read_table(file_name: str, header_lines: int) -> torch.Tensor:
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise UserError(
-            f"train.dataset needs the package scikit-learn, which ships {file_name}\n"
-            f"  hint: {sys.executable} -m pip install scikit-learn"
-        )
+        what = f"train.dataset needs the package scikit-learn, which ships {file_name}"
+        raise UserError(what, f"{sys.executable} -m pip install scikit-learn")
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / file_name
     return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
 

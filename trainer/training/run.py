@@ -13,7 +13,7 @@ from ..checkpoint.commit import check_owner
 from ..checkpoint.digest import optimizer_sha256, weights_sha256
 from ..checkpoint.loading import ReadAhead
 from ..contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
-from ..errors import HINT, UserError, fail, log, storage_error
+from ..errors import UserError, fail, log, storage_error
 from ..hooks import Callback
 from ..model.build import build_replica, set_up_torch
 from ..model.training_data import build_data
@@ -100,11 +100,9 @@ def _check_end(train: Train, total_steps: int, step: int) -> None:
     """Raise UserError where a resume has set an end before the `step` of the checkpoint."""
     if step > total_steps:
         key = "max_steps" if train.max_steps else "epochs"
-        raise UserError(
-            f"train.{key} {getattr(train, key)} ends the training after {total_steps} steps, but "
-            f"the checkpoint has {step}{HINT}a greater train.{key}, or resume from an older "
-            "checkpoint with --checkpoint"
-        )
+        what = f"train.{key} {getattr(train, key)} ends the training after {total_steps} steps, but"
+        hint = f"a greater train.{key}, or resume from an older checkpoint with --checkpoint"
+        raise UserError(f"{what} the checkpoint has {step}", hint)
 
 
 def _initialize(

@@ -49,8 +49,7 @@ def find(checkpoints: Path, text: str) -> str:
     # By its name: the listing may be old.
     if checkpoint_step(name) is None or not files.is_dir(checkpoints / name):
         has = ", ".join(names) or "none"
-        run = checkpoints.parent.name
-        raise UserError(f"{run} has no checkpoint {text}\n  hint: it has {has}")
+        raise UserError(f"{checkpoints.parent.name} has no checkpoint {text}", f"it has {has}")
     return name
 
 
@@ -62,9 +61,8 @@ def verify(directory: Path) -> Manifest:
     try:
         return reader.check(directory)
     except reader.DamageError as error:
-        raise UserError(
-            f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
-        ) from error
+        what = f"checkpoint {directory} is damaged: {error}"
+        raise UserError(what, "choose another checkpoint") from error
 
 
 def copy(directory: Path, root: Path) -> Manifest:

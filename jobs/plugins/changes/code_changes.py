@@ -38,10 +38,8 @@ def repository_of(run_dir: RunDir) -> Path:
     here = code_snapshot.repository()
     if known is None or run_dir.path.is_relative_to(here):
         return here
-    raise UserError(
-        f"--code: {known.repository}, the repository that was submitted, is gone\n"
-        "  hint: restore it; or, if it was moved with its runs, repeat the command in it"
-    )
+    what = f"--code: {known.repository}, the repository that was submitted, is gone"
+    raise UserError(what, "restore it; or, if it was moved with its runs, repeat the command in it")
 
 
 def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:

@@ -33,11 +33,9 @@ def check(run_dir: RunDir, spec: Spec, now: Train) -> None:
     else:
         is_longer = was.max_steps is None and now.epochs > was.epochs
     if not is_longer:
-        raise UserError(
-            f"{run_dir.run_id} is complete after {done} of {total} steps{HINT}to train on, raise "
-            "train.epochs, or what ended it: train.max_steps, train.early_stop_patience; or "
-            "choose a --checkpoint"
-        )
+        hint = "to train on, raise train.epochs, or what ended it: train.max_steps, "
+        hint += "train.early_stop_patience; or choose a --checkpoint"
+        raise UserError(f"{run_dir.run_id} is complete after {done} of {total} steps", hint)
 
 
 def check_end(now: Train, done: int, is_new_run: bool = False) -> None:

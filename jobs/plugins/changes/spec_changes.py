@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...base import files
 from ...base.console import print_line
-from ...base.errors import HINT, UserError
+from ...base.errors import UserError
 from ...config.loaded import LoadedSpec
 from ...contract import records
 from ...contract.batch_sizes import global_batch_size
@@ -38,7 +38,7 @@ def change(
     weighty = {path: both for path, both in changed.items() if not is_free(path)}
     if fixed := [str(path[0]) for path in weighty if path[0] in FIXED]:
         what = f"{', '.join(fixed)} cannot change: the run directory was made with it"
-        raise UserError(f"resume: {what}{HINT}submit a new run")
+        raise UserError(f"resume: {what}", "submit a new run")
     _refuse_other_batch(run_dir, was, spec)
     if spec.launch.is_trainer:
         extension.check_end(spec.train, checkpoint_step(checkpoint or "") or 0)
@@ -85,11 +85,10 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
         return
     with contextlib.suppress(reader.DamageError):
         if reader.read_manifest(run_dir.checkpoints / saved[0]).global_batch_size == old:
-            raise UserError(
-                f"resume: the global batch would change from {old} to {new} samples, and a run "
-                f"with a checkpoint keeps its batch{HINT}set train.global_batch_size={old} and "
-                "train.grad_accum_steps=1, or begin a new run with train.init_from"
-            )
+            what = f"resume: the global batch would change from {old} to {new} samples, and a run"
+            hint = f"set train.global_batch_size={old} and train.grad_accum_steps=1, or begin a "
+            hint += "new run with train.init_from"
+            raise UserError(f"{what} with a checkpoint keeps its batch", hint)
 
 
 def format_changes(changed: Differences) -> list[str]:

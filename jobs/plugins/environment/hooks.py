@@ -37,10 +37,7 @@ _OF_RUN = (
     *("KIT_RUN_ID", "KIT_NODE_RANK"),  # the second one of a local run
 )
 # Of the make around the command.
-_OF_MAKE = (
-    *("KIT_CONFIG", "KIT_SET", "KIT_RUN", "KIT_KEY", "KIT_WITH", "KIT_CHECKPOINT", "KIT_FROM"),
-    *("KIT_BENCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERM*"),
-)
+_OF_MAKE = (*("KIT_BENCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERM*"),)
 # Of the user's session on the host that submits, or of a notebook there.
 _OF_SESSION = (
     *("MPLBACKEND", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),

@@ -29,11 +29,8 @@ def command(args: argparse.Namespace) -> int:
     """
     run_dir = lookup.find(args.run)
     if not Spec.read(run_dir.spec).launch.is_trainer:
-        hint = f"its script saves its own checkpoints where it likes, such as in {run_dir.work}"
-        raise UserError(
-            f"{run_dir.run_id} is the run of a script, and export needs a checkpoint of the kit's "
-            f"trainer\n  hint: {hint}"
-        )
+        what = f"{run_dir.run_id} is of a script: export needs a checkpoint of the kit's trainer"
+        raise UserError(what, f"the script saves where it likes, such as in {run_dir.work}")
     names = checkpoint_names(run_dir.checkpoints)
     best = read_pointer(run_dir.checkpoints, BEST)
     name = {LATEST: next(iter(names), None), BEST: best}.get(args.checkpoint, args.checkpoint)

@@ -50,9 +50,7 @@ def init(folder: Path) -> int:
     """
     folder = installation.top_of(folder) or folder
     if folder == installation.ROOT:
-        raise UserError(
-            f"{folder} is a clone of the kit\n  hint: make submit CONFIG=configs/resnet.yaml"
-        )
+        raise UserError(f"{folder} is a clone of the kit", installation.FIRST_SUBMIT)
     for name, text in files().items():
         _write(folder / name, text)
     _ignore(folder / ".gitignore")

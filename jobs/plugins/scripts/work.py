@@ -135,10 +135,9 @@ def _link(work: Path, inputs: Iterable[str], repository: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
         elif target.is_dir() and not target.is_symlink():  # a file: the script has replaced it
-            raise UserError(
-                f"launch.inputs: {name}: the run has files of its own there: {target}\n"
-                "  hint: move away what the script wrote; where they are frozen, submit a new run"
-            )
+            what = f"launch.inputs: {name}: the run has files of its own there: {target}"
+            hint = "move away what the script wrote; where they are frozen, submit a new run"
+            raise UserError(what, hint)
 
 
 def _is_same(old: Path, new: Path) -> bool:

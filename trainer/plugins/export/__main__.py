@@ -73,9 +73,8 @@ def export(directory: Path, out: Path) -> tuple[Manifest, Path]:
         contents = reader.Contents(directory, reader.check(directory))
         return contents.manifest, _write(contents, out, index)
     except reader.DamageError as error:
-        raise reader.DamageError(
-            f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
-        ) from error
+        what = f"checkpoint {directory} is damaged: {error}\n  hint: choose another checkpoint"
+        raise reader.DamageError(what) from error
 
 
 def _write(contents: reader.Contents, out: Path, index: Path) -> Path:

@@ -164,8 +164,6 @@ def newest(run_dir: Path) -> Path:
     root = RunDir(run_dir).checkpoints
     names = checkpoint_names(root)
     if not names:
-        raise UserError(
-            f"{run_dir} has no checkpoint\n  hint: train.init_from takes a run directory, a "
-            "checkpoint of it, or an export as safetensors"
-        )
+        hint = "train.init_from takes a run directory, a checkpoint of it, or exported safetensors"
+        raise UserError(f"{run_dir} has no checkpoint", hint)
     return root / names[0]
