@@ -5,6 +5,7 @@ import difflib
 import json
 import types
 import typing
+import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -159,12 +160,15 @@ def unknown_key_hint(path: KeyPath) -> str:
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])
     names = {key.path[-1]: key.dotted for key in keys().values()}
+    if odd := next((char for char in name if char > "~"), ""):
+        return f"it has a {unicodedata.name(odd, 'strange letter').lower()} in it: type it again"
     if "." in name:
         return "write it nested, such as {slurm: {nodes: 2}}"
-    if name in names:
-        return f"did you mean {names[name]}?"
-    if guess := nearest(name, siblings):
-        return f"did you mean {guess}?"
+    if name.lower() in names:
+        return f"did you mean {names[name.lower()]}?"
+    parts = [each for each in siblings if name in each.split("_") or each.endswith(f"_{name}")]
+    if guesses := [near] if (near := nearest(name, siblings)) and near not in parts else parts:
+        return f"did you mean {', '.join(f'{section}.{each}'.lstrip('.') for each in guesses)}?"
     if section == "slurm":
         return f"write other sbatch options below slurm.sbatch_args; known: {', '.join(siblings)}"
     if guess := nearest(name, names):

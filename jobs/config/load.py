@@ -22,13 +22,16 @@ __all__ = ["SpecError", "load"]
 SWEEP = "sweep"  # a section that is no part of a spec: the plugin sweeps reads it
 
 
-def load(path: Path, arguments: Sequence[str] = (), is_point: bool = False) -> LoadedSpec:
+def load(
+    path: Path, arguments: Sequence[str] = (), is_point: bool = False, known: Sequence[Problem] = ()
+) -> LoadedSpec:
     """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
     is_point: the file may have a section `sweep`; the arguments have the values of one point.
-    Raises: SpecError; its text lists every mistake.
+    known: problems that do not count. Raises: SpecError; its text lists every mistake.
     """
     text, document = read(path, arguments)
+    document.known = known
     if SWEEP in document.values:
         if not is_point:
             hint = "this copy of the kit does not have the plugin sweeps: remove the section"

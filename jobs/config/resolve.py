@@ -74,15 +74,9 @@ def _absolute(path: str) -> str:
 
 
 def canonical(spec: Spec) -> Spec:
-    """Return the spec with nodes, times, mode and sbatch's options in canonical form."""
-    sbatch_args = {}
-    for name, value in spec.slurm.sbatch_args.items():
-        option = name.replace("_", "-")
-        is_time = option in SBATCH_TIMES and isinstance(value, str)
-        if value is not False:
-            sbatch_args[option] = (
-                duration.canonical(duration.parse(str(value))) if is_time else value
-            )
+    """Return the spec with nodes, time, mode and names of options in canonical form."""
+    given = spec.slurm.sbatch_args.items()
+    sbatch_args = {name.replace("_", "-"): value for name, value in given if value is not False}
     time = duration.canonical(duration.parse(spec.slurm.time))
     nodes = spec.slurm.nodes if spec.slurm.is_range else spec.slurm.most_nodes
     slurm = dataclasses.replace(spec.slurm, nodes=nodes, time=time, sbatch_args=sbatch_args)

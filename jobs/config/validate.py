@@ -9,12 +9,12 @@ from typing import Any
 
 from .. import hooks
 from ..contract.problems import CONTROL, KeyPath, Problem, SpecError, dotted, format_value
-from ..contract.spec import OF_TRAINER, SECTIONS, Spec
+from ..contract.spec import OF_TRAINER, SECTIONS, Slurm, Spec
 from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
 from .keys import Key, choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
-from .yaml_reader import Document, as_pair
+from .yaml_reader import Document, as_pair, scalar
 
 _TIME: KeyPath = ("slurm", "time")
 _SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
@@ -30,6 +30,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "nodes"): "write a number, or a range such as 6-8",
+    ("slurm", "gpus_per_node"): "write a number, or a type and a number: 2 or a100:2",
     ("slurm", "mem"): 'write a unit, such as 64G; "{}" in quotes is MiB',
     ("dir_mode",): "write 0700, 0750 or 0755: only its owner writes a run; submit --from continues "
     "another user's",
@@ -47,9 +48,9 @@ def validate(document: Document) -> Spec:
     report.values = resolve.expand(report.values, wrong_paths)
     report.add(wrong_paths)
     report.add(_values(report.values, document))
+    report.add(_unread(report.values))
     report.add(_wrong_types(report.values, document))
     report.add(_missing_plugins(report.values))
-    report.add(_unread(report.values))
     spec = _spec(report.values)
     report.add(hooks.problems(spec))
     if report.problems:
@@ -65,7 +66,10 @@ class _Report:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.problems = list(document.problems)
+        # An override with such a problem was not merged: it counts.
+        self.problems = [
+            p for p in document.problems if p not in document.known or p.place.order[0]
+        ]
         self.values: dict[str, Any] = document.values
         self._wrong = {problem.path for problem in self.problems if problem.path}
         for path in self._wrong:
@@ -77,10 +81,11 @@ class _Report:
             if self._wrong.isdisjoint(spots):
                 nodes = self.document.nodes
                 written = next((at for at in spots if at in nodes), problem.path)
-                place = self.document.place(written)
-                self.problems.append(dataclasses.replace(problem, place=place))
-                self._wrong.add(problem.path)
-                self.values = resolve.without_key(self.values, problem.path)
+                placed = dataclasses.replace(problem, place=self.document.place(written))
+                if placed not in self.document.known:
+                    self.problems.append(placed)
+                    self._wrong.add(problem.path)
+                    self.values = resolve.without_key(self.values, problem.path)
 
 
 def _missing_plugins(values: dict[str, Any]) -> Iterator[Problem]:
@@ -98,7 +103,7 @@ def _missing_plugins(values: dict[str, Any]) -> Iterator[Problem]:
 
 def _unread(values: dict[str, Any]) -> Iterator[Problem]:
     """Yield each key of the trainer that is written beside a program in the trainer's place."""
-    launch = values.get("launch", {})
+    launch = values["launch"] if isinstance(values.get("launch"), dict) else {}
     own = next((name for name in ("script", "module") if launch.get(name) is not None), None)
     for path, _ in _written_keys(values) if own else ():
         # By checkpoint.best and best_mode the command report ranks the runs of any program.
@@ -128,7 +133,7 @@ def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
         for index, item in enumerate(value):
             yield from _texts(item, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield Problem(path, "must be a finite number")
+        yield Problem(path, f"must be a finite number, not {value}")
     elif isinstance(value, str):
         is_line = path[0] == "setup"
         if wrong := _wrong_in(value, allows_tab=is_line):
@@ -162,14 +167,9 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
 
 
 def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
-    seen: dict[str, str] = {}
     for name, value in sbatch_args.items():
-        option, path = name.replace("_", "-"), (*_SBATCH_ARGS, name)
-        if option in seen:
-            yield Problem(path, f"is the same option as {seen[option]}", "keep one of them")
-        seen[option] = name
-        if option in resolve.SBATCH_TIMES:
-            yield from _time(document, path, value)
+        if name.replace("_", "-") in resolve.SBATCH_TIMES:
+            yield from _time(document, (*_SBATCH_ARGS, name), value)
 
 
 def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem]:
@@ -177,7 +177,7 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
     for path, value in _written_keys(values):
         key = keys().get(path)
         if key is None and not (len(path) == 1 and path[0] in SECTIONS):
-            yield Problem(path, "unknown key", unknown_key_hint(path))
+            yield Problem(path, "unknown key", _of_sbatch(path) or unknown_key_hint(path))
             continue
         wrong = dict(_misfits(path, value))
         for part, misfit in wrong.items():
@@ -187,6 +187,14 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
             yield Problem(part, what, _type_hint(part, misfit, written))
         if key is not None and not wrong and value is not None:
             yield from _outside(key, value)
+
+
+def _of_sbatch(path: KeyPath) -> str:
+    """Return what to write in place of an sbatch option that the kit sets; "" for other keys."""
+    if path[0] != "slurm" or len(path) < 2:
+        return ""
+    option = Spec(slurm=Slurm(sbatch_args={str(path[1]): "0"}))
+    return next((p.hint for p in hooks.problems(option) if p.path[1:2] == ("sbatch_args",)), "")
 
 
 def _written_keys(values: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
@@ -217,13 +225,15 @@ def _outside(key: Key, value: Any) -> Iterator[Problem]:
         keeps, words = _BOUNDS[name]
         if value not in (options := choices(key.type)) and not keeps(value, limit):
             what = f"{', or '.join([f'{words} {limit}', *options])}, not {format_value(value)}"
+            if name == "pattern":  # its key has a hint, which is easier to read
+                what = f"cannot be {format_value(value)}"
             yield Problem(key.path, what, _HINTS.get(key.path, ""))
 
 
 def _spec(values: dict[str, Any]) -> Spec:
     """Return the spec of values that have the types of their keys; 1 becomes 1.0 for a number."""
     made: dict[str, Any] = {}
-    for path, value in _written_keys(values):
+    for path, value in filter(lambda pair: pair[0] in keys(), _written_keys(values)):
         is_number = is_one_of(float, keys()[path].type) and value is not None
         section = made.setdefault(str(path[0]), {}) if len(path) > 1 else made
         section[str(path[-1])] = float(value) if is_number else value
@@ -239,9 +249,14 @@ def _type_hint(path: KeyPath, value: Any, written: str | None) -> str:
         return _HINTS[path].format(written)
     if is_one_of(str, wanted) and isinstance(value, (bool, int, float)):
         return f'quote it: "{format_value(value, written)}"'
+    if is_one_of(str, wanted) and isinstance(value, dict):
+        return "quote text that has a colon in it"
     if is_one_of(list, wanted):
-        return "write a list, such as [a, b]"
-    if is_one_of(dict, wanted) and isinstance(value, str) and (pair := as_pair(value)):
-        return f"write {pair}"
+        words = value.split() if isinstance(value, str) else ["a", "b"]
+        return f"write a list, such as [{', '.join(words)}]"
+    if is_one_of(dict, wanted):
+        return f"write {as_pair(str(value)) or 'a mapping, such as {a: 1, b: 2}'}"
+    if isinstance(value, str) and len(value) < 16 and fits(scalar(value.replace(",", ".")), wanted):
+        return f"write {value.replace(',', '.')}, without quotes"
     guess = nearest(value, choices(wanted)) if isinstance(value, str) else None
     return f"did you mean {guess}?" if guess else ""

@@ -7,7 +7,7 @@ tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,11 @@ _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
 _HIDDEN = "aliases, anchors, tags, % directives and second documents are not allowed"
 _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
-# Spaces, dashes and quotes of word processors and web pages.
-_LOOKALIKE = re.compile("[\u00a0\u2000-\u200b\u2010-\u2015\u2018-\u201f\u202f\u2212\u3000]")
-_TYPE_IT = 'type a plain space, - or "; text in "..." may have it'
-_NO_PAIR = re.compile(r"([A-Za-z_][\w.-]*)(?::(?!//)| = )(\S+)")
+# Spaces, dashes, quotes and wide signs of word processors and web pages, and what nobody sees.
+_LOOKALIKE = re.compile("[\u00a0\u00ad\u2000-\u2015\u2018-\u206f\u2212\u3000\uff01-\uff5e]")
+_TYPE_IT = 'type a plain space, -, : or "; text in "..." may have it'
+_NO_PAIR = re.compile(r"([A-Za-z_][\w.-]*)(?:(?::(?!//)| ?= ?)(\S+)| +([^\s:]+)$)")
+_CLOSE = {"{": "}", "[": "]", '"': '"', "'": "'"}
 _BEHIND_KEY = "a key ends with a colon and a space"
 _CONTENT = re.compile(r" *(\t|[^ #])")
 _OPENS = re.compile(r":\s*(#.*)?$")  # a block
@@ -57,6 +58,7 @@ class Document:
     values: Any = None
     nodes: dict[KeyPath, YamlNode] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    known: Sequence[Problem] = ()  # they do not count
 
     def place(self, path: KeyPath) -> Place:
         """Return the place of a key, or of the nearest key around it."""
@@ -101,9 +103,9 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
 
 
 def as_pair(text: str) -> str:
-    """Return `lr: 0.1` for text that begins with `lr:0.1` or `lr = 0.1`; empty for other text."""
+    """Return `lr: 0.1` for `lr 0.1` or text that begins with `lr:0.1` or `lr=0.1`; or ""."""
     found = _NO_PAIR.match(text.strip())
-    return f"{found[1]}: {found[2]}" if found else ""
+    return f"{found[1]}: {found[2] or found[3]}" if found else ""
 
 
 def _lookalike(text: str) -> str:
@@ -117,10 +119,16 @@ def _mistake(text: str, error: Exception) -> tuple[int, str, str]:
 
     PyYAML gives up at the mistake, or at the next line that has content.
     """
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    end = mark.line + 1 if mark else 1
+    lines = text.rstrip().splitlines()
+    context: Any = getattr(error, "context_mark", None)
+    mark = getattr(error, "problem_mark", None) or context
+    end = min(mark.line + 1, len(lines)) if mark else 1
+    opens = lines[context.line][context.column] if context and mark.line > context.line else ""
+    if close := _CLOSE.get(opens):
+        hint = f"write {close} at its end" + ", and a comma between its items" * (opens in "{[")
+        return context.line + 1, f"the {opens} of line {context.line + 1} is not closed", hint
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it ends early"
-    numbered = [(n, x) for n, x in enumerate(text.splitlines()[:end], 1) if _CONTENT.match(x)][-2:]
+    numbered = [(n, x) for n, x in enumerate(lines[:end], 1) if _CONTENT.match(x)][-2:]
     for number, line in reversed(numbered):
         if line.lstrip(" ").startswith("\t"):
             return number, f"line {number} begins with a tab", "indent with spaces"
@@ -188,6 +196,9 @@ class _Reader:
         elif isinstance(node, yaml.SequenceNode):
             value = [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
         elif written is not None:
+            if node.end_mark.line > node.start_mark.line and " - " in written:
+                what, hint = "goes over several lines", "begin each item of a list in one column"
+                self.report(line, path, f"{format_value(written)} {what}", hint)
             value = self._scalar(written, path, node.start_mark.line + 1)
         self._document.nodes[path] = YamlNode(self._place_of(line), written)
         return value

@@ -13,7 +13,7 @@ from .. import hooks
 from ..base import files
 from ..base.errors import UserError
 from ..contract import records
-from ..contract.problems import KeyPath
+from ..contract.problems import KeyPath, Problem, SpecError
 from ..contract.records.frozen import Overrides, Provenance
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
@@ -42,13 +42,22 @@ Differences = dict[KeyPath, tuple[Any, Any]]
 
 
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
-    """Return the user's file with all overrides so far and these. Raises: SpecError, UserError."""
+    """Return the user's file with all overrides so far and these.
+
+    What a newer kit finds wrong in a spec that an older one froze does not count.
+    Raises: SpecError, UserError.
+    """
     from ..config.load import load
 
-    arguments = [*_frozen_overrides(run_dir), *overrides]
+    frozen = _frozen_overrides(run_dir)
     with contextlib.suppress(FileNotFoundError), files.open_binary(run_dir.spec_yaml):
         pass  # it is a file, and no FIFO: the user's own may be one
-    loaded = load(run_dir.spec_yaml, arguments, is_point=True)
+    before: Sequence[Problem] = ()
+    try:
+        load(run_dir.spec_yaml, frozen, is_point=True)
+    except SpecError as error:
+        before = error.problems
+    loaded = load(run_dir.spec_yaml, [*frozen, *overrides], True, before)
     known = records.read(Provenance, run_dir.provenance)
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
     if any(each.startswith("launch.script=") for each in overrides):
@@ -66,10 +75,8 @@ def _frozen_overrides(run_dir: RunDir) -> list[str]:
     """
     frozen = records.read(Overrides, run_dir.overrides)
     if frozen is None:
-        raise UserError(
-            f"{run_dir.overrides} is missing, and the spec cannot be changed without it\n"
-            "  hint: resume without SET, or submit a new run with train.init_from"
-        )
+        what = f"{run_dir.overrides} is missing, and the spec cannot be changed without it"
+        raise UserError(what, "resume without SET, or submit a new run with train.init_from")
     return list(frozen.arguments)
 
 

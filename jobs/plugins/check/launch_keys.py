@@ -78,13 +78,21 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
-    if slurm.mem and not re.fullmatch("[0-9]+([KMGT]B?)?", slurm.mem, re.IGNORECASE):
-        hint = "write a whole number with K, M, G or T and no space, such as 16G"
-        yield Problem(("slurm", "mem"), f"{format_value(slurm.mem)} is no size to sbatch", hint)
+    yield from _size(("slurm", "mem"), slurm.mem)
     for name, value in slurm.sbatch_args.items():
-        if (name, value) != ("requeue", "expedite"):
-            path = ("slurm", "sbatch_args", name)
-            yield from _reserved(path, name.replace("_", "-"), SBATCH)
+        path, option = ("slurm", "sbatch_args", name), name.replace("_", "-")
+        if option.startswith("-"):
+            yield Problem(path, "an option has no dashes here", f"write {option.lstrip('-')}")
+        elif option in ("mem-per-cpu", "tmp"):
+            yield from _size(path, value)
+        elif (name, value) != ("requeue", "expedite"):
+            yield from _reserved(path, option, SBATCH)
+
+
+def _size(path: KeyPath, size: object) -> Iterator[Problem]:
+    if size is not None and not re.fullmatch("[0-9]+([KMGT]B?)?", str(size), re.IGNORECASE):
+        hint = "write a whole number with K, M, G or T and no space, such as 16G"
+        yield Problem(path, f"{format_value(size)} is no size to sbatch", hint)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:

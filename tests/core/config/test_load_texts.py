@@ -69,21 +69,10 @@ def test_a_tab_is_fine_in_setup_lines_only(take, refuse):
     assert "U+0009" in refuse('name: "a\\tb"')
 
 
-def test_several_setup_lines_in_one_item_are_refused_with_a_hint(refuse):
-    errors = refuse("setup:\n  - |\n    module load a\n    module load b\n")
-    assert "setup[0]" in errors
-    assert "hint: write one list item per line" in errors
-
-
-def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take, mistake):
+def test_extra_options_are_frozen_in_sbatchs_spelling_and_as_written(take):
     options = "mail_type: END, exclusive: true, hold: false, nice: 5, begin: 010"
     extra = {"mail-type": "END", "exclusive": True, "nice": 5, "begin": "010"}
     assert take(f"slurm: {{sbatch_args: {{{options}}}}}").slurm.sbatch_args == extra
-    in_minutes = take("slurm: {sbatch_args: {time_min: '4:00'}}")
-    assert in_minutes.slurm.sbatch_args == {"time-min": "00:04:00"}
-    twice = mistake("slurm: {sbatch_args: {mail_type: END, mail-type: ALL}}")
-    assert twice.path == ("slurm", "sbatch_args", "mail-type")
-    assert twice.what == "is the same option as mail_type"
 
 
 def test_the_interpreter_is_a_path_or_a_name(take, monkeypatch):

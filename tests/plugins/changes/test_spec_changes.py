@@ -54,6 +54,17 @@ def frozen(run):
     return Spec.from_json(run.spec.read_text())
 
 
+@pytest.mark.plugin("scripts")
+def test_what_is_wrong_in_a_spec_that_was_frozen_does_not_count_and_stays(run):
+    run.spec_yaml.write_text("launch: {script: a.py}\nslurm: {partition: a\u20131, mem: 16 GB}\n")
+    run.spec.write_text(run.spec.read_text().replace('"script": null', '"script": "a.py"'))
+    spec = frozen_spec.reload(run, ["slurm.time=2:00:00"]).spec
+    kept = (spec.slurm.time, spec.slurm.partition, spec.slurm.mem, spec.train.epochs)
+    assert kept == ("02:00:00", "a\u20131", "16 GB", 3)
+    with pytest.raises(UserError, match=r"^override train.lr=1: train.lr: nothing reads"):
+        frozen_spec.reload(run, ["train.lr=1"])
+
+
 def sha256(run):
     return hashlib.sha256(run.spec.read_bytes()).hexdigest()
 

@@ -156,20 +156,3 @@ def test_a_metric_that_the_objective_lacks_is_an_error(check):
     best = Checkpoint(best="eval_f1", best_mode="max")
     level, where, text = check(DATA, checkpoint=best)
     assert (level, where) == ("error", "checkpoint.best") and "eval_accuracy" in text
-
-
-def test_the_data_set_gets_the_world_size_of_the_spec_and_no_process_group(check):
-    code = """
-import torch.distributed as dist
-def data(rank, world_size):
-    assert (rank, world_size, dist.is_initialized()) == (0, 6, False)
-    return [(torch.zeros(3), 0)] * 600, None
-"""
-    train = of(
-        dataset="mine:data",
-        dataset_args={},
-        model="torch.nn:Linear",
-        model_args={"in_features": 3, "out_features": 1},
-        objective="mine:objective",
-    )
-    assert check(train, OWN + code, world_size=6) is None

@@ -1,6 +1,5 @@
 """Submit starts the check in a process of its own, limits it, and shows what it found."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -139,18 +138,6 @@ def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
 def test_an_interpreter_that_only_the_nodes_have_is_not_checked(spec, reason):
     with pytest.raises(check.NotChecked, match=reason):
         check.ranks_python(spec)
-
-
-def test_the_check_has_the_interpreter_of_submit_or_that_of_the_spec():
-    assert check.ranks_python(Spec(setup=["module load cuda"])) == sys.executable
-    assert check.ranks_python(Spec(launch=Launch(python="/bin/sh"))) == "/bin/sh"
-
-
-def test_the_report_of_a_kit_that_writes_it_otherwise_refuses_nothing(frozen, interpreter, capfd):
-    """A resume without --code checks by the frozen kit of its run, which may be older."""
-    report = '{"key": ["train"], "what": "x"}'
-    checked(frozen(interpreter(f"""echo '{report}' >$4""")))
-    assert "the key path is missing" in capfd.readouterr().err
 
 
 SCRIPT = "name: x\nlaunch:\n  script: own.py\n"
