@@ -14,8 +14,8 @@ from ...config.keys import as_whole
 from ...config.load import SWEEP, read, resolve_document
 from ...config.loaded import LoadedSpec
 from ...config.yaml_reader import Document, YamlNode
-from ...contract.problems import KeyPath, Place, Problem, SpecError
-from ...contract.spec import METRIC_MODES
+from ...contract.problems import KeyPath, Place, Problem, SpecError, format_value
+from ...contract.spec import METRIC_MODES, SECTIONS
 
 KEYS = ("grid", "list", "max_parallel", "metric")
 MAX_POINTS = 1000  # Slurm's default MaxArraySize is 1001. Source: slurm.conf(5)
@@ -57,8 +57,8 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     ]
     lines = [(*a, *b) for a in points for b in itertools.product(*listed)] or [()]
     if lines == [()] and not document.problems:
-        example = installation.override("train.lr=0.01,0.1")
-        own.refuse((), "has no points", f"add {example}, or a section sweep to the file")
+        add = f"add {installation.override('train.lr=0.01,0.1')}, or a section sweep to the file"
+        own.refuse((), "has no points", add if section is None else _SHAPE)
     if len(lines) > MAX_POINTS:
         own.refuse((), f"has {len(lines)} points, more than {MAX_POINTS}", "sweep fewer values")
         lines = lines[:1]
@@ -74,9 +74,13 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
             for problem in error.problems:
                 place = own.places.get(problem.place.where, problem.place)
                 problems[replace(problem, place=place)] = None
+    specs = [each.loaded.spec.to_json() for each in made]
     if len({(each.loaded.spec.name, each.loaded.spec.runs_root) for each in made}) > 1:
-        what = "name and runs_root are the same for all points"
-        problems[Problem((SWEEP,), what, place=document.place((SWEEP,)))] = None
+        own.refuse((), "changes name or runs_root, which all points share", "leave it out")
+    elif len({*specs}) < len(specs):
+        same = next(each for n, each in enumerate(made) if specs[n] in specs[:n])
+        own.refuse((), f"has {' '.join(same.overrides)} twice", "leave out one of them")
+    problems |= dict.fromkeys(document.problems)
     if problems:
         raise SpecError(problems)
     return LoadedSweep(tuple(made), own.max_parallel, own.metric)
@@ -115,10 +119,11 @@ class _Section:
             self.refuse((), "must be a mapping with grid or list", _SHAPE)
         for name in self._section:
             if name not in KEYS:
-                self.refuse((name,), "unknown key", f"known: {', '.join(KEYS)}")
+                known = f"known: {', '.join(KEYS)}"
+                self.refuse((name,), "unknown key", _SHAPE if "." in name else known)
         limit = self.max_parallel = as_whole(self._section.get("max_parallel"), int)
         if limit is not None and not (type(limit) is int and limit > 0):
-            self.refuse(("max_parallel",), "must be a whole number, at least 1")
+            self.refuse(("max_parallel",), f"must be a number from 1 on, not {format_value(limit)}")
         self.metric = self._section.get("metric")
         if self.metric is not None and self.metric not in METRIC_MODES:
             checkpoint = document.values.get("checkpoint")
@@ -145,8 +150,10 @@ class _Section:
         axes, source = [], self._document
         for key, values in grid.items():
             at = (SWEEP, "grid", key)
-            if not isinstance(values, list):
-                self.refuse(at[1:], "needs a list of values", f"write {key}: [{values or '...'}]")
+            if not isinstance(values, list) or not values:
+                is_plain = values and not isinstance(values, dict)
+                hint = f"write {key}: [{values}]" if is_plain else _SHAPE
+                self.refuse(at[1:], "needs a list of values", hint)
             elif key not in given:
                 axes.append([self.word(key, v, source, (*at, n)) for n, v in enumerate(values)])
         rows = []
@@ -157,9 +164,13 @@ class _Section:
 
     def word(self, key: str, value: Any, source: Document, at: KeyPath) -> str:
         """Return `KEY=VALUE` of the value at a place of a document, as its key takes it."""
+        if key in SECTIONS:
+            self.refuse(at[1:], "is a section, of which a point would keep nothing else", _SHAPE)
         path, inner = tuple(key.split(".")), source.nodes.items()
         nodes = {path + x[len(at) :]: node for x, node in inner if x[: len(at)] == at}
         value = overrides.typed(value, path, nodes, is_override=True)
         word = f"{key}={json.dumps(value, ensure_ascii=False)}"
+        if key == "slurm.time" and path in nodes and (written := nodes[path].written):
+            word = f"{key}={written}"  # in quotes 4:00 would be minutes
         self.places[f"override {word[:100]}"] = source.place(at)
         return word

@@ -33,12 +33,6 @@ def made(slurm, capsys):
     return sweep
 
 
-@pytest.fixture
-def git_calls(slurm):
-    slurm.install("git", 'exec git "$@"')
-    return lambda: [call for call in slurm.calls if call.startswith("git ")]
-
-
 def end(made, slurm, **statuses):
     """Let points end: `p0="completed"`."""
     runs = points_of(made)
@@ -168,9 +162,3 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
 def test_different_requests_are_refused(slurm, capsys):
     assert main(["sweep", "tiny.yaml", "slurm.nodes=1,2", "train.seed=0,1"]) == 2
     assert "an array is one job" in capsys.readouterr().err and not slurm.submitted
-
-
-def test_many_points_share_one_reading_of_the_code(slurm, git_calls):
-    values = ",".join(map(str, range(50)))
-    assert main(["sweep", "tiny.yaml", f"train.seed={values}"]) == 0
-    assert len(lookup.all_runs()) == 50 and 0 < len(git_calls()) <= 8
