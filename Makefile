@@ -91,6 +91,8 @@ PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
+.DEFAULT:
+	@$(KIT) make $@
 help: ## Print this list
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.

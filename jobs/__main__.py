@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["make"]:  # kit.mk
             from .commands import make_words
 
-            words = make_words.words_of(words[1])
+            words = make_words.words_of("".join(words[1:2]))
         args = parse(words)
         name = args.command
         code = load(name).command(args)

@@ -65,8 +65,9 @@ def parse(words: list[str]) -> argparse.Namespace:
             words, other = words[:at], words[at + 1 :]
     args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
-        known = re.findall(r"--[\w-]+", parsers[chosen].format_usage())
+        known = re.findall(r"--[\w-]+", parsers[chosen].format_help())
         near = [x for word in rest for x in difflib.get_close_matches(word.split("=")[0], known, 1)]
+        near += [x.lstrip("-") for x in rest if re.match(r"--\w+\.\w+=", x)]
         hint = f"\n  hint: did you mean {near[0]}?" if near else ""
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:

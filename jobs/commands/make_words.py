@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..base.errors import UserError
+from ..config.keys import nearest
 from ..node import signed_torchrun
+from ..runs import lookup
 from . import catalogue
 
 # The targets that are no command of this name; MAKE of a command's module has its variables.
@@ -32,6 +34,10 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     What make adds to the environment is removed from it: the run shall not get it.
     Raises: UserError for a variable that the target does not take, or lacks.
     """
+    if target not in (*TARGETS, *catalogue.all_commands()):
+        near = nearest(target, [*TARGETS, *catalogue.all_commands()])
+        hint = f"did you mean make {near}?" if near else "make lists the targets"
+        raise UserError(f"make has no target {target}\n  hint: {hint}")
     values = typed(environ.get(TYPED, ""))
     for name in (TYPED, "MAKEFLAGS", "MFLAGS", "MAKELEVEL", *values):
         environ.pop(name, None)
@@ -46,7 +52,9 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     for name in needed:
         if name not in given:
             again = [f"{each}={shlex.quote(values[each].replace('$', '$$'))}" for each in given]
-            again.append(f"{name}={'configs/NAME.yaml' if name == 'CONFIG' else '...'}")
+            others = (run.run_id for run in lookup.all_runs() if run.run_id not in values.values())
+            newest = next(others, "...")
+            again.append(f"{name}={'configs/NAME.yaml' if name == 'CONFIG' else newest}")
             raise UserError(f"{name}=... is missing\n  hint: make {target} {' '.join(again)}")
     if target == "train":
         train(values, environ)

@@ -43,8 +43,7 @@ def command(args: argparse.Namespace) -> int:
 def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
     """Do what `command` does with a loaded spec; `claim`: for the time until the job is queued."""
     if args.json and args.dry_run:
-        hint = "leave out one of --json and --dry-run"
-        raise UserError(f"--dry-run prints no JSON\n  hint: {hint}")
+        raise UserError("--dry-run prints no JSON", "leave out one of --json and --dry-run")
     if args.dry_run:
         return dry_run(loaded, args.cluster)
     run_dir = planned_run_dir(loaded.spec)
@@ -74,7 +73,8 @@ def choose_cluster(requested: str) -> str:
     if reason := unloaded_reason():
         raise UserError(
             f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
-            "  hint: load Slurm (module load slurm), or --cluster local to train on this machine"
+            "  hint: load Slurm (module load slurm), or add --cluster local "
+            "(make: FLAGS='--cluster local') to train on this machine"
         )
     return "local"
 

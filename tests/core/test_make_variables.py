@@ -105,7 +105,8 @@ def test_a_target_becomes_a_command(target, typed, expected):
         ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
         ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, "),
         ("submit", [], "CONFIG=... is missing\n  hint: make submit CONFIG=configs/NAME.yaml"),
-        ("submit", ["CONFIG="], "CONFIG=... is missing"),
+        ("sumbit", [], "make has no target sumbit\n  hint: did you mean make submit?"),
+        ("", [], "make has no target \n  hint: make lists the targets"),
         ("cancel", ["RUN="], "RUN=... is missing"),
         ("resume", ["FLAGS='"], "FLAGS=': No closing quotation"),
     ],
@@ -117,11 +118,14 @@ def test_bad_input_is_refused(target, typed, text):
 
 
 @pytest.mark.plugin("compare")
-def test_a_hint_keeps_what_was_typed_and_leads_on():
+def test_a_hint_keeps_what_was_typed_and_leads_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path))
+    (tmp_path / "x/20260101").mkdir(parents=True)
+    (tmp_path / "x/20260101/spec.json").touch()
     with pytest.raises(UserError, match=r"WITH=... is missing") as refused:
         words_of("compare", "RUN=a b$$")
     again = shlex.split(str(refused.value).partition("hint: make compare ")[2])
-    assert words_of("compare", *again) == ["compare", "a b$", "..."]
+    assert words_of("compare", *again) == ["compare", "a b$", "20260101"]
 
 
 @pytest.mark.parametrize("value", ["--yes", "--help", "-rf"])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...base import files, installation
+from ...base import files
 from ...base.console import display_path, print_line, quantity, user_name
 from ...base.errors import FailedError, UserError
 from ...commands import arguments
@@ -53,6 +53,8 @@ def command(args: argparse.Namespace) -> int:
     Raises: FailedError where something could not be deleted.
     """
     days = args.days if args.days is not None else (0 if args.runs else DAYS)
+    if not days >= 0:
+        raise UserError(f"--days {days:g}: a number from 0 on")
     named = [run for text in args.runs for run in lookup.find_all(text)]
     runs = [run for run in named or lookup.all_runs() if files.is_dir(run.path)]
     seen = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
@@ -64,8 +66,7 @@ def command(args: argparse.Namespace) -> int:
     if not (over or code):
         print("nothing to delete")
     elif not args.yes:
-        how = installation.command("clean", "", "", "yes")
-        print(f"{found}; nothing is deleted yet: repeat it with --yes, as in {how}", flush=True)
+        print(f"{found}; nothing is deleted yet: repeat it with --yes (make: YES=1)", flush=True)
     else:
         failed = sum(not _delete_run(run_dir, seen[run_dir]) for run_dir in over)
         fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes

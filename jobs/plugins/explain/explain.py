@@ -59,9 +59,7 @@ def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
                 raise UserError(f"{source} and {word}: explain takes one CONFIG or RUN")
             source = word
     if overrides and not source:
-        hint = "also name the CONFIG or RUN, such as configs/resnet.yaml"
-        what = f"{overrides[0]} changes a spec, but none is named"
-        raise UserError(f"{what}\n  hint: {hint}")
+        raise UserError(f"{overrides[0]} changes a spec", "name its CONFIG or RUN, too")
     return topic, source, overrides
 
 
@@ -87,8 +85,7 @@ def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:
         return frozen_spec.reload(lookup.find(source), overrides)
     except lookup.NoSuchRunError:
         hint = unknown_key_hint(tuple(source.split(".")))
-        what = f"{source} is no key, section, CONFIG or RUN"
-        raise UserError(f"{what}\n  hint: {hint}") from None
+        raise UserError(f"{source} is no key, section, CONFIG or RUN", hint) from None
 
 
 def value_and_origin(key: Key, loaded: LoadedSpec) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from ...runs import frozen_spec, lookup
 from .final_state import Difference
 from .judge import Tried, compare
 from .scenarios import Rehearsal
-from .subjects import CommandSubject, SpecSubject, Subject, patterns_of
+from .subjects import EXAMPLE, CommandSubject, SpecSubject, Subject, patterns_of
 from .verdict import Verdict
 
 RANKS = 2
@@ -54,11 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Print the verdict; returns 1 if an answer is no."""
     words = getattr(args, "words", [])
-    if bool(words) == (args.what is not None):
-        raise UserError(
-            "give a spec, a run, or a command behind --, as in\n"
-            "    rehearse --ranks 2 -- python train.py --epochs 2"
-        )
+    is_command = Path(args.what or "").name.startswith("python")  # without --
+    if is_command or bool(words) == (args.what is not None):
+        raise UserError("give a spec, a run, or a command behind --", f"as in {EXAMPLE}")
     _check(args)
     folder = _folder(args.keep)
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.

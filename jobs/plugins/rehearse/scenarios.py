@@ -280,7 +280,8 @@ def failure(start: Start) -> str:
     lines = _REPORT.split(start.output, maxsplit=1)[0].splitlines()
     errors = [found[1] for line in lines if (found := _ERROR.match(line))]
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
-    words = next(reversed(own or errors or [line for line in lines if line.strip()]), "")
+    said = [line for line in lines if line.strip() and "  hint: " not in line]
+    words = next(reversed(own or errors or said), "")
     first = first_line(words) or f"exit code {start.code}"
     cause = known_cause(words)
     return first if cause is None else f"{first} (cause: {KINDS[cause].what})"

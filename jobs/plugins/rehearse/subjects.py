@@ -24,6 +24,8 @@ from .landlock import restriction
 from .probe.sitecustomize import OUTSIDE
 from .traces import Process
 
+_KIT = "python -m jobs" if installation.IS_BY_MAKE else "kit"
+EXAMPLE = f"{_KIT} rehearse --ranks 2 -- python train.py --epochs 2"
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 # In ~/.cache, or XDG_CACHE_HOME: what libraries have downloaded, and lock to read it.
@@ -163,12 +165,12 @@ class CommandSubject(Subject):
         """Check the words. Raises: UserError."""
         name = Path(self.words[0]).name
         if not name.startswith("python") or len(self.words) < 2:
-            raise UserError(
-                f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
-                "\n  hint: write the script and its flags as in\n"
-                "    rehearse --ranks 2 -- python train.py --epochs 2"
-            )
+            what = f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
+            raise UserError(f"{what}\n  hint: write the script and its flags as in {EXAMPLE}")
         command, script, *words = self.words
+        if script.endswith(".ipynb"):
+            what = f"{script} is a notebook, which Python does not run"
+            raise UserError(f"{what}\n  hint: jupyter nbconvert --to script {shlex.quote(script)}")
         python = shutil.which(command)
         if python is None:
             raise UserError(f"{command}: command not found")

@@ -132,6 +132,6 @@ def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
     except OSError as error:
         if is_asked:
             raise FailedError(f"{path}: {error.strerror}") from error
-        print_line(f"warning: no page: {path}: {error.strerror}\n  hint: --out PATH")
+        print_line(f"warning: no page: {path}: {error.strerror}; --out PATH is another file")
         return
     print_line(f"page {display_path(path)}")

@@ -30,11 +30,11 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
         yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)
-    if launch.module and not all(map(str.isidentifier, launch.module.split("."))):
+    if launch.module and not re.fullmatch(r"[^\W\d]\w*(\.(?!py$)[^\W\d]\w*)*", launch.module):
         what = f"{format_value(launch.module)} is not a module name"
         hint = "write package.train as for python -m; the key of a file is launch.script"
         yield Problem(("launch", "module"), what, hint)
-    if re.match(r"\S+\.py\s+\S", launch.script or ""):
+    if re.match(r"(\S+\.py|\S*python\S*|torchrun)\s+\S", launch.script or ""):
         what = f"{format_value(launch.script)} is several words"
         yield Problem(("launch", "script"), what, "write its options into launch.args, as a list")
     is_of_trainer = "is for your own script or module, not for the trainer"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...base import installation
 from ...base.errors import UserError
+from ...contract.problems import Problem, SpecError, format_value
 from ...contract.rundir import RunDir
 from ...contract.spec import Launch, Spec
 from ...runs import code_snapshot
@@ -25,14 +26,15 @@ def locate(spec: Spec, repository: Path) -> tuple[Spec, Path]:
     if (written := spec.launch.script) is not None:
         # Links are resolved, as Python does for sys.path[0]: the code is where the link leads to.
         path = (repository.resolve() / os.path.expanduser(written)).resolve()
-        if not path.is_relative_to(repository.resolve()):
+        is_inside = path.is_relative_to(repository.resolve())
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            hint = f"give the path of a file relative to {repository}"
+            problem = Problem(("launch", "script"), f"{format_value(written)} {what}", hint)
+            raise SpecError([problem])
+        if not is_inside:
             repository = installation.top_of(path.parent) or path.parent
             code_snapshot.refuse_home(repository)
-        if not path.is_file():
-            raise UserError(
-                f"launch.script: {written} does not exist\n"
-                f"  hint: give its path relative to {repository}"
-            )
         script = str(path.relative_to(repository.resolve()))
         spec = replace(spec, launch=replace(spec.launch, script=script))
     return spec, repository
@@ -42,10 +44,8 @@ def check_inputs(launch: Launch, repository: Path) -> None:
     """Raises UserError for a path of launch.inputs that does not exist."""
     for name in launch.inputs:
         if not (repository / name).exists():
-            raise UserError(
-                f"launch.inputs: {repository / name} does not exist\n"
-                f"  hint: give a path relative to {repository}"
-            )
+            what = f"launch.inputs: {repository / name} does not exist"
+            raise UserError(what, f"give a path relative to {repository}")
 
 
 def check_frozen(launch: Launch, run_dir: RunDir) -> None:
@@ -57,16 +57,12 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         return
     frozen = run_dir.code / launch.script
     if not frozen.is_file():
-        raise UserError(
-            f"launch.script: {launch.script} is not in the frozen code\n"
-            "  hint: git ignores it (git add -f), or it is newer than this run: submit a new run"
-        )
+        hint = "git ignores it (git add -f), or it is newer than this run: submit a new run"
+        raise UserError(f"launch.script: {launch.script} is not in the frozen code", hint)
     if frozen.suffix in (".sh", ".bash"):
-        raise UserError(
-            f"launch.script: {launch.script} is a shell script, and Python runs launch.script\n"
-            "  hint: name a Python file that becomes it by\n    "
-            f"import os, sys; os.execvp('bash', ['bash', '{launch.script}', *sys.argv[1:]])"
-        )
+        what = f"launch.script: {launch.script} is a shell script, and Python runs launch.script"
+        call = f"os.execvp('bash', ['bash', '{launch.script}', *sys.argv[1:]])"
+        raise UserError(what, f"name a Python file that becomes it by: import os, sys; {call}")
 
 
 def editable_line() -> str | None:

@@ -53,9 +53,11 @@ def test_overrides_may_stand_behind_options(capsys):
 
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
-    with pytest.raises(SystemExit):
-        parse(["submit", "x.yaml", "a=1", "--dryrun"])
-    assert "--dryrun\n  hint: did you mean --dry-run?" in capsys.readouterr().err
+    near = {"--dryrun": "--dry-run", "--train.lr=1": "train.lr=1", "--no-chek": "--no-check"}
+    for wrong, right in near.items():
+        with pytest.raises(SystemExit):
+            parse(["submit", "x.yaml", "a=1", wrong])
+        assert f"{wrong}\n  hint: did you mean {right}?" in capsys.readouterr().err
 
 
 def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):

@@ -48,6 +48,7 @@ def everything(run):
 def test_without_yes_it_lists_and_deletes_nothing(here, capfd):
     run = ended(here)
     before = everything(run)
+    assert main(["clean", "--days", "-1"]) == 2
     assert main(["clean"]) == 0
     printed = capfd.readouterr().out
     assert "runs/tiny/20260101" in printed

@@ -172,7 +172,7 @@ def test_a_script_that_git_ignores_or_that_does_not_exist_is_an_error(repository
     write(repository, "raw/train.py")
     with pytest.raises(UserError, match="train.py is not in the frozen code.*\n  hint: git ignor"):
         frozen(repository, script="raw/train.py")
-    with pytest.raises(UserError, match="launch.script: mine/rum.py does not exist\n  hint: "):
+    with pytest.raises(UserError, match='launch.script: "mine/rum.py" does not exist\n  hint: '):
         frozen(repository, script="mine/rum.py")
 
 
