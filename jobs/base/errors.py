@@ -15,7 +15,6 @@ PEER_TEXTS = (
     "Connection was likely closed",  # of the store, which ends with the first node's torchrun
 )
 
-
 HINT = "\n  hint: "  # between an error and what to do
 
 

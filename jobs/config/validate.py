@@ -177,7 +177,7 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
     for path, value in _written_keys(values):
         key = keys().get(path)
         if key is None and not (len(path) == 1 and path[0] in SECTIONS):
-            yield Problem(path, "unknown key", _of_sbatch(path) or unknown_key_hint(path))
+            yield Problem(path, "unknown key", _of_sbatch(path, value) or unknown_key_hint(path))
             continue
         wrong = dict(_misfits(path, value))
         for part, misfit in wrong.items():
@@ -189,11 +189,11 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
             yield from _outside(key, value)
 
 
-def _of_sbatch(path: KeyPath) -> str:
+def _of_sbatch(path: KeyPath, value: Any) -> str:
     """Return what to write in place of an sbatch option that the kit sets; "" for other keys."""
     if path[0] != "slurm" or len(path) < 2:
         return ""
-    option = Spec(slurm=Slurm(sbatch_args={str(path[1]): "0"}))
+    option = Spec(slurm=Slurm(sbatch_args={str(path[1]): value}))
     return next((p.hint for p in hooks.problems(option) if p.path[1:2] == ("sbatch_args",)), "")
 
 
@@ -224,10 +224,9 @@ def _outside(key: Key, value: Any) -> Iterator[Problem]:
     for name, limit in key.limits.items():
         keeps, words = _BOUNDS[name]
         if value not in (options := choices(key.type)) and not keeps(value, limit):
-            what = f"{', or '.join([f'{words} {limit}', *options])}, not {format_value(value)}"
-            if name == "pattern":  # its key has a hint, which is easier to read
-                what = f"cannot be {format_value(value)}"
-            yield Problem(key.path, what, _HINTS.get(key.path, ""))
+            must = ", or ".join([f"{words} {limit}", *options])
+            what = "cannot be" if name == "pattern" else f"{must}, not"  # _HINTS has no regex
+            yield Problem(key.path, f"{what} {format_value(value)}", _HINTS.get(key.path, ""))
 
 
 def _spec(values: dict[str, Any]) -> Spec:

@@ -227,7 +227,8 @@ class _Reader:
             elif is_plain and (not value_node.value or "{" in key) and (pair := as_pair(key)):
                 self.report(line, at, _BEHIND_KEY, f"write {pair}")
             elif is_plain and not isinstance(self._scalar(key, at, line), str):
-                self.report(line, at, f"the key {key or 'here'} is not text", f'quote it: "{key}"')
+                hint = f'quote it: "{key}"' if value_node.value else "a decimal number has a point"
+                self.report(line, at, f"the key {key or 'here'} is not text", hint)
             if (first := self._document.nodes.get(at)) is not None:
                 what = f"duplicate key, already at {first.place.where}"
                 self.report(line, at, what, "keep one of them")

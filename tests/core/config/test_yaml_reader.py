@@ -82,6 +82,7 @@ def test_duplicate_keys_are_refused_with_both_lines():
         ("a: 1\n<<: {b: 2}\n", 'f:2: "<<": merging with << is not allowed'),
         ("a: 1\n---\nb: 2\n", "f:2: aliases, anchors, tags, % directives and second documents"),
         ("1: x\n", "the key 1 is not text"),
+        ("a: {lr: 1,5}\n", "hint: a decimal number has a point"),
         ("a:\n  true: x\n", "f:2: a.true: the key true is not text"),
         ("? [a]\n: b\n", "f:1: a key must be text"),
         ("%YAML 1.1\n---\na: 1\n", "f:1: aliases, anchors, tags, % directives"),

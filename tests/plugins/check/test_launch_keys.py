@@ -52,7 +52,7 @@ def test_srun_options_cannot_smuggle_a_command_or_change_the_layout(refuse, item
         ("slurm: {sbatch_args: {mem_per_cpu: 4 Gb}}", 'mem_per_cpu: "4 Gb" is no size to sbatch'),
         ("slurm: {sbatch_args: {--tmp: 1G}}", "an option has no dashes here\n  hint: write tmp"),
         ("slurm: {ntasks_per_node: 2}", "unknown key\n  hint: one agent runs on each node and"),
-        ("slurm: {gpus: a100:4}", "unknown key\n  hint: write slurm.gpus_per_node: 2 or a100:2"),
+        ("slurm: {gres: gpu:4}", "unknown key\n  hint: write slurm.gpus_per_node: 2 or a100:2"),
         ("launch: {args: [a]}", "launch.args: is for your own script or module, not for the train"),
         ("launch: {script: a b.ipynb}", "hint: jupyter nbconvert --to script 'a b.ipynb' writes a"),
     ],

@@ -26,7 +26,6 @@ def test_the_job_gets_the_users_defaults_but_nothing_that_breaks_it(slurm, monke
         "MASTER_ADDR": "x",
         "TORCHELASTIC_RUN_ID": "1",
         "MAKEFLAGS": "n -- SET=train.lr=9",
-        "KIT_SET": "train.lr=9",
         "KIT_RUN_DIR": "/x",
         "PMI_RANK": "1",
         "KIT_SUCCEEDS": "1:7",
