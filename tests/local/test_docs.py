@@ -49,8 +49,7 @@ FILLED = {
 def is_whole(command):
     """Whether it is no name of a target that needs more words."""
     name = command.removeprefix("make ")
-    is_target = name in {*TARGETS, *all_commands()}
-    return not (is_target and make_variables(name)[0])
+    return name not in {*TARGETS, *all_commands()} or not make_variables(name)[0]
 
 
 TYPED = [*filter(is_whole, dict.fromkeys(each.values[0] for each in commands()))]
@@ -61,8 +60,7 @@ def environment(*folders, **variables):
     """The variables of a user's shell, with these folders first on its PATH."""
     own = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "FLAGS", *FOREIGN)
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(own)}
-    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
-    return inherited | {"PATH": path} | variables
+    return inherited | {"PATH": ":".join([*map(str, folders), os.environ["PATH"]])} | variables
 
 
 def typed(command, folder, env):

@@ -124,7 +124,8 @@ FAULTS = (
         "steps left out",
         (CONTINUES, BITS, SAMPLES),
         "the steps of an epoch are not taken: the loader's state is that of an epoch's end",
-        "at its end save the number of this epoch, or the state of a loader that begins the next",
+        "at its end save the number of this epoch, or the state of a loader that begins the next; "
+        "and a start must not take each checkpoint for that of a complete training",
         _leaves_out,
     ),
     *(

@@ -84,16 +84,13 @@ class Start:
 
 def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float]) -> None:
     """Start a training, harm it, and wait for its end. `limits`: grace and the whole, in s."""
-    own, temporary = folder / f"start-{start.number}", subject.folder / "tmp"
-    own.mkdir(parents=True)
-    temporary.mkdir(exist_ok=True)
+    (own := folder / f"start-{start.number}").mkdir(parents=True)
     env = {
         **os.environ,
         MARK: str(subject.folder),
         "KIT_REHEARSE": str(own),
         "KIT_REHEARSE_MOMENT": start.harm.moment if start.harm else "",
         "KIT_REHEARSE_DISK": f"{start.recorded.start}:{start.recorded.stop}",
-        "TMPDIR": str(temporary),
     }
     log = own / "output.log"
     subject.start(start.number, env, log, start.ranks)
@@ -124,8 +121,7 @@ def _wait(start: Start, subject: Subject, folder: Path, limits: tuple[float, flo
             is_for_all = not start.harm.moment.startswith(("save", "open", "rename"))
             if not is_for_all or len(held) >= start.ranks or now > first_held + ALL_HELD_S:
                 start.harmed_at = _harm(start.harm, subject, folder, held)
-                is_kill = start.harm.kind == "kill"
-                grace_s = max(grace_s, KILL_S) if is_kill else grace_s
+                grace_s = max(grace_s, KILL_S) if start.harm.kind == "kill" else grace_s
                 kill_at = start.harmed_at + (limit_s if start.recorded else grace_s)
         if time.time() > kill_at:
             start.was_killed, kill_at = True, math.inf

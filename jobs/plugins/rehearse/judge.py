@@ -106,8 +106,7 @@ class Tried:
     @cached_property
     def stopped(self) -> list[Start]:
         """The starts that were warned."""
-        harmed = [start for start in self.starts if start.harmed_at is not None]
-        return [each for each in harmed if each.harm and each.harm.kind != "kill"]
+        return [x for x in self.starts if x.harmed_at and x.harm and x.harm.kind != "kill"]
 
     @property
     def is_killed(self) -> bool:
@@ -158,7 +157,7 @@ class Tried:
                     shown = f"{visible_name(name)} of step {step}"
                     return f"a start from step {place} although {shown} was there"
             for save in process.saves:
-                if save.kind in ("done", "rename"):
+                if save.kind != "save":
                     # Steps followed, or it is the disk with all that was saved.
                     is_whole = save.t < process.steps[-1].t or len(self.ends) == 1
                     saved.append((place + save.after, os.path.relpath(save.path, work), is_whole))
@@ -262,8 +261,7 @@ class Tried:
         if self.reference is None:
             return None
         pairs = [(self.course(rank), self.reference.course(rank)) for rank in self.reference.ranks]
-        found = [_divergence(ours.steps, theirs.steps) for ours, theirs in pairs]
-        known = [each for each in found if each is not None]
+        known = [x for ours, theirs in pairs if (x := _divergence(ours.steps, theirs.steps))]
         if not known:
             return None
         step = min(each.step for each in known)

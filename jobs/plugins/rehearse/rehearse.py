@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", metavar="CONFIG|RUN", help="a spec, or a run of the kit")
     arguments.add_overrides(parser, "train.max_steps=20")
     add = parser.add_argument
-    help_of_it = "how many ranks (2, or 1 where a script opens no process group)"
-    add("--ranks", type=int, metavar="N", help=help_of_it)
+    add("--ranks", type=int, metavar="N", help="ranks (2, or 1 without a process group)")
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
     help_of_it = "only harms with this word in their name, such as save; may be given again"
     add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
@@ -44,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--final", metavar="PATTERN", help="files of the final state; else those written last")
     help_of_it = "a file or folder that git ignores, or a path outside: it may be changed"
     add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)
-    help_of_it = "seconds from SIGTERM to SIGKILL (30)"
-    add("--grace", type=float, default=30.0, metavar="S", help=help_of_it)
+    add("--grace", type=float, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (30)")
     add("--limit", type=float, default=300.0, metavar="S", help="seconds of a start (300)")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
     arguments.add_json(parser)
@@ -150,8 +148,7 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     begun = time.monotonic()
     is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
-    limits = (args.grace, args.limit)
-    rehearsal = Rehearsal(subject, limits, args.final, is_any_ranks)
+    rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final, is_any_ranks)
     first, again = rehearsal.undisturbed()
     runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
@@ -168,8 +165,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     if subject.restrict is None:
         notes.append("held to its copy in Python only: no Landlock here, or launch.command_prefix")
     if args.only:
-        words = " or ".join(args.only)
-        notes.append(f"not tried, for --only: harms without {words} in their name")
+        notes.append(f"not tried, for --only: harms without {' or '.join(args.only)} in their name")
     return Verdict(
         reference=first,
         tried=tried,

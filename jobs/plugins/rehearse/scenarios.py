@@ -32,7 +32,7 @@ HASH_SEED = "PYTHONHASHSEED"  # of the order of sets of texts
 KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
 SAVE_KILL = Harm("save 1", "kill")
 MOST_OF_NAME = 150
-KILLS_S = 120.0  # for the starts after them
+KILLS_S = 120.0  # for the starts after them, but for three: two are the ends of a save
 
 
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
@@ -147,9 +147,8 @@ class Rehearsal:
             first = self.run(Scenario("undisturbed"))
         _check(first, self.limits[1])
         last = max(step.t for process in first.processes for step in process.steps)
-        begun = first.processes[0].t
-        found = final_state.find(first.home, first.cwd, self.final, begun, last)
-        first.final, first.others = found
+        times = (first.processes[0].t, last)
+        first.final, first.others = final_state.find(first.home, first.cwd, self.final, *times)
         self.reference = first
         saved = _recorded(first, len(first.course().steps))
         return first, self.run(Scenario("undisturbed again", recorded=saved))
@@ -190,7 +189,7 @@ class Rehearsal:
             new = [disk for disk in others if numberless(disk.what) not in seen]
             seen |= {numberless(disk.what) for disk in new}
             for disk in [begin, *new] if new else ():
-                if time.monotonic() - begun > KILLS_S:
+                if time.monotonic() - begun > KILLS_S and tried.total() > 2:
                     left += 1
                     continue
                 tried[of_it := f"{name}: {disk.what}"] += 1
@@ -243,32 +242,33 @@ class Rehearsal:
 def _until(start: Start, t: float) -> Start:
     """Return what was recorded of a start, as if it had been killed at this time."""
     taken = max(sum(step.t <= t for step in each.steps) for each in start.processes)
-    killed = replace(start, harm=SAVE_KILL, harmed_at=t, ended=t, code=-signal.SIGKILL)
-    killed.processes = [
+    processes = [
         replace(each, steps=each.steps[:taken], saves=[save for save in each.saves if save.t <= t])
         for each in start.processes
     ]
-    return killed
+    return replace(
+        start, harm=SAVE_KILL, harmed_at=t, ended=t, code=-signal.SIGKILL, processes=processes
+    )
 
 
 def _check(first: Tried, limit_s: float) -> None:
     """Refuse what cannot be rehearsed. Raises: UserError."""
     start, steps = first.starts[0], len(first.course().steps)
+    trained = [each for each in first.processes if each.steps]  # a script may change its RANK
     if start.is_over_limit:
         what = f"it takes longer than --limit {limit_s:.0f} s"
         hint = "give the training flags with which it takes few steps, or a higher limit"
     elif start.code:
         what = f"it fails: {failure(start)}"
-        hint = "--keep DIR keeps what it printed; --link PATH gives the copy what git ignores"
+        hint = "--keep DIR keeps what it printed; --link PATH lets it read and write there"
     elif not steps:
         what = "it ends without a step of a torch optimizer; nothing can be rehearsed"
         hint = "a checkpoint of a complete training in its folder is also copied"
     elif steps < FEWEST_STEPS:
-        what = f"it takes {quantity(steps, 'optimizer step')}"
-        what += f", and a stop in the middle needs {FEWEST_STEPS}"
+        what = f"it takes {quantity(steps, 'optimizer step')}; at least {FEWEST_STEPS} are needed"
         hint = "give it flags with which it takes more"
-    elif len(first.ranks) > 1 and max(each.group for each in first.processes) < 2:
-        what = f"it is {len(first.ranks)} separate trainings: no process group has two ranks"
+    elif start.ranks > 1 < len(trained) and max(each.group for each in first.processes) < 2:
+        what = f"it is {len(trained)} separate trainings: no process group has two ranks"
         hint = "torchrun gives a rank in LOCAL_RANK, not as --local_rank; --ranks 1 trains one"
     else:
         return

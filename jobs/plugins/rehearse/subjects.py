@@ -1,5 +1,6 @@
 """What is rehearsed, a command or a spec of the kit: how it starts, stops, and starts again."""
 
+import atexit
 import contextlib
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +30,13 @@ _KIT = "python -m jobs" if installation.IS_BY_MAKE else "kit"
 EXAMPLE = f"{_KIT} rehearse --ranks 2 -- python train.py --epochs 2"
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
-# In ~/.cache, or XDG_CACHE_HOME: what libraries have downloaded, and lock to read it.
-CACHES = ("huggingface", "torch", "wandb")
+# What libraries have downloaded or compiled, by its variable; in ~/.cache, or XDG_CACHE_HOME.
+CACHES = {
+    "HF_HOME": "huggingface",
+    "TORCH_HOME": "torch",
+    "TRITON_CACHE_DIR": os.path.expanduser("~/.triton/cache"),
+    "WANDB_CACHE_DIR": "wandb",
+}
 # How programs and libraries show that the kernel refused to write a file, and its path.
 _REFUSED = re.compile(r"ermission denied|cannot be opened|errno = 13")
 _PATH = re.compile(r"(?<![\w.])/[^\s'\",:;()]+")
@@ -79,11 +86,24 @@ class Subject:
     @cached_property
     def own(self) -> list[str]:
         """The folders that the training may write to, the rehearsal's first."""
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        caches = [*(f"{cache}/{name}" for name in CACHES), os.path.expanduser("~/.triton")]
-        caches += filter(None, map(os.environ.get, ("HF_HOME", "TORCH_HOME")))
-        found = [self.folder, "/dev", "/proc", *self.links, *filter(os.path.exists, caches)]
-        return [os.path.realpath(str(each)) for each in found]
+        found = [self.folder, self.temporary, "/dev", "/proc", *self.links, *self.caches.values()]
+        return [os.path.realpath(each) for each in map(str, found) if os.path.exists(each)]
+
+    @cached_property
+    def caches(self) -> dict[str, str]:
+        """The caches of libraries; one that does not exist is made in the temporary folder."""
+        above = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        known = {x: os.environ.get(x) or os.path.join(above, y) for x, y in CACHES.items()}
+        return {x: y if os.path.isdir(y) else f"{self.temporary}/{x}" for x, y in known.items()}
+
+    @cached_property
+    def temporary(self) -> Path:
+        """The folder of temporary files, with a name that is short enough for sockets."""
+        (own := self.folder / "tmp").mkdir(exist_ok=True)
+        if environment.temporary_folder({"TMPDIR": str(own)}) != str(own):
+            own = Path(tempfile.mkdtemp(prefix="rehearse-", dir="/tmp"))
+            atexit.register(shutil.rmtree, own, ignore_errors=True)
+        return own
 
     @cached_property
     def restrict(self) -> Callable[[], None] | None:
@@ -119,12 +139,13 @@ class Subject:
 
     def _popen(self, command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start a command whose processes find the probe, and write to what is theirs only."""
-        search_path = os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")]))
         ours = {
-            "PYTHONPATH": search_path,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")])),
             "KIT_REHEARSE_OWN": os.pathsep.join(self.own),
             "KIT_REHEARSE_PLACE": str(self.place),
-            "MPLCONFIGDIR": env["TMPDIR"],  # matplotlib makes one at home, and can do without
+            "TMPDIR": str(self.temporary),
+            "MPLCONFIGDIR": str(self.temporary),  # matplotlib makes one at home
+            **self.caches,
         }
         self.log = log
         with open(log, "ab") as output:
@@ -166,13 +187,12 @@ class CommandSubject(Subject):
         name = Path(self.words[0]).name
         if not name.startswith("python") or len(self.words) < 2:
             what = f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
-            raise UserError(f"{what}\n  hint: write the script and its flags as in {EXAMPLE}")
+            raise UserError(what, f"write the script and its flags as in {EXAMPLE}")
         command, script, *words = self.words
         if script.endswith(".ipynb"):
             what = f"{script} is a notebook, which Python does not run"
-            raise UserError(f"{what}\n  hint: jupyter nbconvert --to script {shlex.quote(script)}")
-        python = shutil.which(command)
-        if python is None:
+            raise UserError(what, f"jupyter nbconvert --to script {shlex.quote(script)}")
+        if (python := shutil.which(command)) is None:
             raise UserError(f"{command}: command not found")
         if Path(script).is_absolute() and self.started_in in Path(script).parents:
             # Its copy, so that what it writes beside itself is in the copy, too.
@@ -229,8 +249,7 @@ class CommandSubject(Subject):
         }
         argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()
-        command = [self.python, signed_torchrun.__file__, *argv]
-        self._popen(command, self.cwd, env, log)
+        self._popen([self.python, signed_torchrun.__file__, *argv], self.cwd, env, log)
 
     def _again(self) -> list[str]:
         """Return the words for a later start, filled in; none if there is no file to fill in."""
@@ -262,12 +281,6 @@ class SpecSubject(Subject):
     config: Path
     overrides: Sequence[str] = ()
 
-    @cached_property
-    def own(self) -> list[str]:
-        # An agent takes /tmp where the name of the rehearsal's folder is too long for sockets.
-        temporary = environment.temporary_folder({"TMPDIR": f"{self.folder}/tmp"})
-        return [*super().own, os.path.realpath(temporary)]
-
     @property
     def home(self) -> Path:
         """The run directory; the runs root before there is one."""
@@ -281,8 +294,7 @@ class SpecSubject(Subject):
         # As this process: `python -m jobs` in a clone searches the working directory, kit does not.
         safe = [] if sys.path[0] == os.getcwd() else ["-P"]
         command = [sys.executable, *safe, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
-        env = {**env, "KIT_RUNS": str(self.place)}
-        self._popen(command, self.started_in, env, log)
+        self._popen(command, self.started_in, {**env, "KIT_RUNS": str(self.place)}, log)
 
     def stop(self, processes: Iterable[Process]) -> None:
         """Do what Ctrl-C does."""

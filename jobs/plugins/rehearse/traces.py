@@ -167,8 +167,7 @@ def _position(initial: State, process: Process, steps: Sequence[Update]) -> tupl
     # A state, and the place of the step that began with it.
     states = zip([initial, *(steps[place].ended for place in own)], [*own, len(steps)], strict=True)
     same = [(state, place) for state, place in states if state.weights == first.began.weights]
-    same = [each for each in same if each[0] == first.began] or same
-    places = [place for _, place in same]
+    places = [place for state, place in same if state == first.began] or [each[1] for each in same]
     fitting = [each for each in places if each == len(steps) or steps[each].scale == first.scale]
     places = fitting or places
     return (places[-1] if places else None), len(places) == 1

@@ -4,7 +4,6 @@ import argparse
 import os
 import pathlib
 import pickle
-import types
 
 import numpy
 import pytest
@@ -42,7 +41,6 @@ def dump(value, path):
     ("name", "write"),
     [
         ("a.pt", torch.save),
-        ("a.state", torch.save),
         (
             "a.ckpt",
             lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
@@ -60,12 +58,7 @@ def test_a_file_with_objects_is_not_compared_and_nothing_in_it_runs(tmp_path, na
     assert {each.name for each in tmp_path.iterdir()} == {"ours", "theirs"}
     assert found["uncompared"].startswith(f"{name}: ")
     assert (found["tensors"], found["values"], "missing" in found) == (0, [], False)
-
-
-def test_the_refused_object_is_named(tmp_path):
-    values = [{"w": torch.ones(2), "args": types.SimpleNamespace(lr=each)} for each in (1, 2)]
-    found = compared(tmp_path, "a.pt", torch.save, *values)
-    assert found["uncompared"].startswith("a.pt: it has an object of types.SimpleNamespace, ")
+    assert not compared(tmp_path / "same", name, write, {1}, {1})["uncompared"]
 
 
 def test_arguments_of_a_training_are_loaded_but_nothing_in_them_runs(tmp_path):
@@ -75,12 +68,8 @@ def test_arguments_of_a_training_are_loaded_but_nothing_in_them_runs(tmp_path):
     assert (found["tensors"], found["uncompared"]) == (1, "")
     args.evil = Evil(tmp_path / "mark")
     found = compared(tmp_path / "b", "a.pt", torch.save, *values)
-    assert "refuses" in found["uncompared"] and not (tmp_path / "mark").exists()
-
-
-def test_a_file_with_objects_and_the_same_bytes_does_not_differ(tmp_path):
-    found = compared(tmp_path, "a.pkl", dump, {1}, {1})
-    assert (found["tensors"], found["uncompared"]) == (0, "")
+    assert found["uncompared"].startswith("a.pt: it has an object of posix.mkdir, which ")
+    assert not (tmp_path / "mark").exists()
 
 
 def state(number):
@@ -105,12 +94,7 @@ def test_tensors_and_arrays_are_compared(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "texts"),
-    [
-        ("a.json", ("{", "{1")),
-        ("a.txt", ("1", "2")),
-        ("a.bin", ("1", "2")),
-        ("a.pt", ("PK\x03\x04", "PK\x03\x04\x01")),
-    ],
+    [("a.json", ("{", "{1")), ("a.bin", ("1", "2")), ("a.pt", ("PK\x03\x04", "PK\x03\x04\x01"))],
 )
 def test_other_and_broken_files_are_compared_byte_by_byte(tmp_path, name, texts):
     found = compared(tmp_path, name, lambda text, path: path.write_text(text), *texts)

@@ -10,6 +10,7 @@ from slurm_job_kit.jobs.plugins.rehearse.causes import BITS, CONTINUES, SAMPLES,
 from slurm_job_kit.jobs.plugins.rehearse.final_state import Difference
 from slurm_job_kit.jobs.plugins.rehearse.harming import Harm, Start
 from slurm_job_kit.jobs.plugins.rehearse.judge import Scenario, Tried, compare
+from slurm_job_kit.jobs.plugins.rehearse.scenarios import scenarios
 from slurm_job_kit.jobs.plugins.rehearse.verdict import NO, NOT_TRIED, YES, Verdict
 from tests.plugins.rehearse.test_rehearse import answers
 from tests.plugins.rehearse.test_traces import states, write
@@ -34,6 +35,7 @@ def tried(folder, *starts, reference=None, saves=()):
 
 
 NINTH, TENTH = (0, 2.5, "9.pt", "done"), (0, 4.5, "10.pt", "done")  # after step 2, and 4
+OPENED, AS_TENTH = (0, 2.5, "9.pkl", "open"), (0, 4.5, "10.pkl", "open")
 AGAIN = (1, 2.5, "0.pt", "done")  # by a start that counts from 0 again
 
 
@@ -46,6 +48,9 @@ AGAIN = (1, 2.5, "0.pt", "done")  # by a start that counts from 0 again
         (("abcdefg", "cdefg"), [NINTH, (0, 4.5, "best.pt", "done")], "best.pt", ""),
         (("abcde", "cdefg"), [NINTH, TENTH], "10.pt", ""),  # it may not be whole
         (("abcde", "cdefg", "cdefg"), [NINTH, AGAIN], "0.pt", "0.pt of step 4"),
+        # By pickle or NumPy: it was opened, and steps followed.
+        (("abcdef", "cdef"), [OPENED, AS_TENTH], "10.pkl", "10.pkl of step 4"),
+        (("abcde", "cde"), [OPENED, AS_TENTH], "10.pkl", ""),
     ],
 )
 def test_a_start_goes_on_from_the_newest_checkpoint(tmp_path, starts, saves, there, newer):
@@ -53,6 +58,13 @@ def test_a_start_goes_on_from_the_newest_checkpoint(tmp_path, starts, saves, the
     (run.folder / "work").mkdir(parents=True)
     (run.folder / "work" / there).touch()
     assert run.passed_over == (newer and f"a start from step 2 although {newer} was there")
+
+
+def test_a_second_stop_comes_after_the_first_save_of_the_second_start(tmp_path):
+    saves = [(0, step + 0.5, f"{step}.pt", "done") for step in (3, 6, 9, 12)]
+    found = scenarios(tried(tmp_path, "abcdefghijklm", saves=saves), None)
+    moments = {each.name: [harm.moment for harm in each.harms] for each in found}
+    assert moments["stop twice in a row"] == ["step 6", "end 4"]
 
 
 ALL, EARLY = "abcdefg", {CONTINUES: NO, BITS: NO, SAMPLES: NO}

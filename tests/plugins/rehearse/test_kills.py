@@ -1,14 +1,17 @@
 """The disks that a kill in a save leaves, and the verdict on the starts after it."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.plugins.rehearse import disks
+from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.plugins.rehearse import disks, scenarios
 from slurm_job_kit.jobs.plugins.rehearse.probe import disk
 from tests.plugins.rehearse.test_rehearse import only, rehearse
 
@@ -130,6 +133,18 @@ KILLED = {  # how it loads and saves, the answer, and its words
         *("no", ""),
     ),
 }
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_kill_within_a_save_is_tried_however_long_it_takes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scenarios, "KILLS_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    write("train.py", SAVER.format(load="", save=BY_NUMBER[1], steps=16).encode())
+    words = ["--json", "--ranks", "1", *only("SIGKILL during a save")]
+    main(["rehearse", *words, "--", sys.executable, "train.py"])
+    found = [x for x in json.loads(capsys.readouterr().out)["scenarios"] if "SIGKILL" in x]
+    assert len(found) == 3 and found[2].endswith(": a.pt is renamed")
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.plugins.rehearse.landlock import restriction
-from slurm_job_kit.jobs.plugins.rehearse.subjects import PROBE
+from slurm_job_kit.jobs.plugins.rehearse.subjects import PROBE, SpecSubject
 from tests.plugins.rehearse.test_rehearse import ENV, GOOD, only, rehearse, rehearse_in
 
 pytestmark = pytest.mark.long
@@ -67,6 +67,9 @@ for change in (
     lambda: os.replace(last, "old"),
     lambda: os.remove(last),
     lambda: os.truncate(last, 0),
+    lambda: os.link(last, "hard"),
+    lambda: os.chmod(last, 0o777),
+    lambda: os.utime(last),
     lambda: shutil.rmtree(other),
     lambda: torch.save(1, last),
 ):
@@ -85,22 +88,29 @@ def test_without_landlock_python_is_asked_before_it_changes_a_file(folders):
     env = {"KIT_REHEARSE": str(own), "KIT_REHEARSE_OWN": f"{own}:/dev", "PYTHONPATH": str(PROBE)}
     words = [sys.executable, "-c", ASKED, other, last, new]
     text = subprocess.check_output(words, cwd=own, env=ENV | env, text=True)
-    assert text.split() == [last, new, last, last, last, last, str(other), last]
+    assert text.split() == [last, new, *[last] * 7, str(other), last]
     assert untouched(other) and os.readlink(own / "outside") == last
 
 
-SAVES = {
-    "by torch": "torch.save(state, '{last}.tmp')",
-    "by another program, which nobody asks": "os.system('cp {own}/train.py {last}.tmp')",
-}
+def test_a_long_name_or_a_missing_cache_opens_no_other_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
+    (folder := tmp_path / ("long" * 16)).mkdir()
+    subject = SpecSubject(config=tmp_path, ranks=1, folder=folder)
+    own, short = subject.own, subject.temporary
+    assert len(str(short)) < 60 and {str(tmp_path), str(short)} <= {*own}
+    assert subject.caches["HF_HOME"] == f"{short}/HF_HOME" and "/tmp" not in own
 
 
-@pytest.mark.parametrize("how", SAVES)
-def test_the_first_write_outside_ends_the_rehearsal_with_its_path(how, folders):
+SAVES = ("torch.save(state, '{last}.tmp')", "os.system('cp {own}/train.py {last}.tmp')")
+
+
+@pytest.mark.parametrize("saves", SAVES)
+def test_the_first_write_outside_ends_the_rehearsal_with_its_path(saves, folders):
     own, other = folders
-    if "nobody" in how and restriction([]) is None:
+    if "cp" in saves and restriction([]) is None:
         pytest.skip("this kernel has no Landlock")
-    saves = SAVES[how].format(own=own, last=other / "last.pt")
+    saves = saves.format(own=own, last=other / "last.pt")
     text = GOOD.replace("torch.save(state, target)", f"{saves}; os._exit(0)")
     status, output = rehearse(own, text, *only("middle"))
     assert status == 2 and f"outside of its copy: {other}/last.pt.tmp\n" in output
@@ -125,12 +135,14 @@ def test_the_way_out_lets_a_training_write_there(folders):
 
 
 @pytest.mark.slow
-def test_a_spec_writes_no_run_where_it_says_and_runs_no_command_at_its_end(folders):
+def test_a_spec_and_its_run_write_no_run_where_it_says_and_run_no_command_at_their_end(folders):
     own, other = folders
     (own / "a.yaml").write_text(
         f"name: a\nruns_root: {other}\nnotify: {{command: touch {other}/told}}\n"
         "train: {model: mlp, dataset: breast_cancer, epochs: 3}\n"
     )
-    done = rehearse_in(own, *only("middle"), "a.yaml")
+    done = rehearse_in(own, *only("middle"), "--keep", str(own.parent / "kept"), "a.yaml")
     assert done.returncode == 0, done.stderr
-    assert untouched(other)
+    (spec,) = own.parent.glob("kept/undisturbed/work/a/[0-9]*/spec.json")
+    done = rehearse_in(own, str(spec.parent), *only("SIGKILL of"))
+    assert (done.returncode, untouched(other)) == (0, True), done.stderr

@@ -5,12 +5,9 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
 
     begin     of the process
     group     the process group exists, with how many ranks
-    step      what the optimizer step began and ended with: check sums of weights and optimizer
-              state, of the inputs of the model whose outputs had gradients, of the random states;
-              learning rates; loss scale
+    step      an optimizer step, with the fields of `traces.Update`
     eval      the first forward pass without gradients, or in evaluation mode, after a step
-    save      a state file is written: by torch.save or safetensors (`save`), by Python (`open`), or
-              gets its final name (`rename`)
+    save      a state file is written, with the fields of `traces.Save`
     full      the disk cannot be recorded, and why
 
 At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
@@ -19,8 +16,7 @@ the file `go` exists.
 While the number of its steps is in KIT_REHEARSE_DISK (`6:7`), each rank records the disk before
 whatever Python does to files, and around torch.save and safetensors.
 
-Each process, also torchrun, is refused to change what is not below a folder in KIT_REHEARSE_OWN.
-The link `outside` then leads there.
+A process that would change what is not below a folder in KIT_REHEARSE_OWN makes the link `outside`.
 """
 
 from __future__ import annotations
@@ -53,9 +49,10 @@ STATE_SUFFIXES = (
 )
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Python reports each before it happens. Of those that change a file: how many paths they have.
-CHANGES = {"open": 1, "os.rename": 2, "os.remove": 1, "os.truncate": 1, "shutil.rmtree": 1}
+_ONE = ("open", "os.remove", "os.truncate", "shutil.rmtree", "os.chmod", "os.utime")
+CHANGES = dict.fromkeys(_ONE, 1) | dict.fromkeys(("os.rename", "os.link"), 2)
 FILE_EVENTS = (
-    *(*CHANGES, "os.rmdir", "os.mkdir", "os.link", "os.symlink"),
+    *(*CHANGES, "os.rmdir", "os.mkdir", "os.symlink"),
     *("subprocess.Popen", "os.system", "os.posix_spawn"),
 )
 OUTSIDE = "outside"
@@ -163,8 +160,7 @@ def random_states(torch: ModuleType) -> str:
 def sums(optimizer: Any) -> tuple[str, str]:
     """Return the check sums of an optimizer's weights and of its state."""
     weights = [each for group in optimizer.param_groups for each in group["params"]]
-    state = [optimizer.state.get(each, {}) for each in weights]
-    return check_sum(weights), check_sum(tensors_in(state))
+    return check_sum(weights), check_sum(tensors_in([optimizer.state.get(x, {}) for x in weights]))
 
 
 def watch_steps(torch: ModuleType) -> None:
