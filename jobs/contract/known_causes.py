@@ -92,7 +92,13 @@ _KNOWN_CAUSES = (
         r"\[Errno (?:2|17|39)\] .* -> ",  # of a rename or a link
         means="perhaps another process did it before: let only the process with RANK=0 save",
     ),
-    _KnownCause(Kind.FILES_MISSING, "", (errno.ENOENT, errno.ENOTDIR), ("FileNotFoundError",)),
+    _KnownCause(
+        Kind.FILES_MISSING,
+        r"^FileNotFoundError: \[Errno 2\] .*: '[^/'][^']*'$",
+        (errno.ENOENT, errno.ENOTDIR),
+        ("FileNotFoundError",),
+        "the script starts in RUN_DIR/work: name what git ignores in launch.inputs",
+    ),
     _KnownCause(Kind.NODE_FAILURE, UNSIGNED),
     _KnownCause(Kind.COLLECTIVE, names=("DistBackendError",)),
     _KnownCause(
@@ -104,7 +110,7 @@ _KNOWN_CAUSES = (
     _KnownCause(
         Kind.SPEC_MISTAKE,
         # Of os.environ; Python 3.13 shows its lines, too.
-        r"""(?:<frozen os>|/os\.py)", line \d+, in __getitem__\n(?: .*\n)*KeyError: '(\w+)'""",
+        r"""(?:<frozen os>|/os\.py)", .*, in __getitem__\n(?: .*\n)*KeyError: '((?!SLURM)\w+)'""",
         means=r"the variable \1 is not set: set it in setup or launch.env",
     ),
 )

@@ -80,7 +80,9 @@ def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, ki
         (RENAMED, "let only the process with RANK=0 save"),
         ("OSError: [Errno 24] Too many open files: 'x'", "ulimit -n"),
         ("/os.py\", line 9, in __getitem__\n  x\nKeyError: 'X'", "the variable X is not set: set"),
-        ("ValueError: x", ""),
+        ("/os.py\", line 9, in __getitem__\nKeyError: 'SLURM_PROCID'", ""),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'a/b'", "launch.inputs"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/a/b'", ""),
     ],
 )
 def test_what_a_text_means_is_added_where_it_does_not_say_it(text, words):

@@ -49,10 +49,7 @@ def check_inputs(launch: Launch, repository: Path) -> None:
 
 
 def check_frozen(launch: Launch, run_dir: RunDir) -> None:
-    """Raises UserError for a launch.script that the frozen code of the run does not have.
-
-    Or that is written for a shell: each rank would end with an error of Python's grammar.
-    """
+    """Raises UserError for a launch.script that is not frozen, or is written for a shell."""
     if launch.script is None:
         return
     frozen = run_dir.code / launch.script
@@ -61,8 +58,7 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
         raise UserError(f"launch.script: {launch.script} is not in the frozen code", hint)
     if frozen.suffix in (".sh", ".bash"):
         what = f"launch.script: {launch.script} is a shell script, and Python runs launch.script"
-        call = f"os.execvp('bash', ['bash', '{launch.script}', *sys.argv[1:]])"
-        raise UserError(what, f"name a Python file that becomes it by: import os, sys; {call}")
+        raise UserError(what, "name the Python file that it starts; its other lines go into setup")
 
 
 def editable_line() -> str | None:

@@ -21,6 +21,7 @@ from ...contract.records.frozen import Provenance
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import code_snapshot
+from ...runs.code_snapshot import digest_in
 from .code import check_frozen, check_inputs
 
 MAX_ASKED = 10_000  # names: a folder with very many files must not delay a start
@@ -37,11 +38,9 @@ class Work:
 def ask_for_all(folder: Path, known: Path | None = None) -> None:
     """Make this host's client ask the server about each name in a folder, and below.
 
-    A name in `known`, a folder with a part of the same names, is left out. It ends after MAX_ASKED
-    names, so that a folder with very many files does not delay a start. Raises: OSError.
+    A name in `known`, a folder with a part of the same names, is left out. Raises: OSError.
     """
-    left = [(folder, known)]
-    asked = 0
+    left, asked = [(folder, known)], 0
     while left:
         place, other = left.pop()
         old = {*files.names_in(other)} if other is not None else set()
@@ -70,7 +69,6 @@ def follow_code(run_dir: RunDir) -> None:
     check_inputs(launch, Path(known.repository))
     record, code = run_dir.path / "work.json", run_dir.code.resolve()
     before = records.read(Work, record)
-    digest_in = code_snapshot.digest_in
     if before is None or digest_in(before.code or "") != digest_in(code.name):
         if before is not None and before.code and code_snapshot.NAME.fullmatch(before.code):
             _leave(run_dir.work, code.with_name(before.code), code)
