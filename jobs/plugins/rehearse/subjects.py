@@ -218,11 +218,13 @@ class CommandSubject(Subject):
         return self.place / "code" / self.started_in.relative_to(self._source[0])
 
     def prepare(self) -> None:
-        """Copy the files that submit would freeze."""
-        for name, path in self._source[1].items():
-            target = self.place / "code" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target, follow_symlinks=False)
+        """Copy the files that submit would freeze, as they were before the first run."""
+        if not (frozen := self.folder / "source").exists():
+            frozen.mkdir()
+            for name, path in self._source[1].items():
+                (target := frozen / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target, follow_symlinks=False)
+        shutil.copytree(frozen, self.place / "code", symlinks=True)
         self.cwd.mkdir(parents=True, exist_ok=True)
         for name in ("checkpoints", "timeline"):
             (self.place / "kit" / name).mkdir(parents=True)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.plugins.rehearse.landlock import restriction
-from slurm_job_kit.jobs.plugins.rehearse.subjects import PROBE, SpecSubject
+from slurm_job_kit.jobs.plugins.rehearse.subjects import PROBE, CommandSubject, SpecSubject
 from tests.plugins.rehearse.test_rehearse import ENV, GOOD, only, rehearse, rehearse_in
 
 pytestmark = pytest.mark.long
@@ -100,6 +100,17 @@ def test_a_long_name_or_a_missing_cache_opens_no_other_folder(tmp_path, monkeypa
     own, short = subject.own, subject.temporary
     assert len(str(short)) < 60 and {str(tmp_path), str(short)} <= {*own}
     assert subject.caches["HF_HOME"] == f"{short}/HF_HOME" and "/tmp" not in own
+
+
+def test_each_run_has_the_code_of_the_first_also_if_it_is_edited_meanwhile(tmp_path):
+    (script := tmp_path / "code/train.py").parent.mkdir()
+    words = {"words": [sys.executable, "train.py"], "started_in": script.parent}
+    script.write_text("as it was")
+    (subject := CommandSubject(ranks=1, folder=tmp_path, **words)).prepare()
+    script.write_text("edited")
+    subject.place.rename(tmp_path / "first")
+    subject.prepare()
+    assert (subject.cwd / "train.py").read_text() == "as it was"
 
 
 SAVES = ("torch.save(state, '{last}.tmp')", "os.system('cp {own}/train.py {last}.tmp')")
