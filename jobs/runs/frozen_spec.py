@@ -44,8 +44,7 @@ Differences = dict[KeyPath, tuple[Any, Any]]
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     """Return the user's file with all overrides so far and these.
 
-    What a newer kit finds wrong in a spec that an older one froze does not count.
-    Raises: SpecError, UserError.
+    What was wrong before these, to a newer kit, does not count. Raises: SpecError, UserError.
     """
     from ..config.load import load
 

@@ -57,7 +57,9 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     ]
     lines = [(*a, *b) for a in points for b in itertools.product(*listed)] or [()]
     if lines == [()] and not document.problems:
-        add = f"add {installation.override('train.lr=0.01,0.1')}, or a section sweep to the file"
+        is_own = {"script", "module"} & {*(document.values.get("launch") or ())}
+        example = installation.override("launch.env.LR=0.01,0.1" if is_own else "train.lr=0.01,0.1")
+        add = f"add {example}, or a section sweep to the file"
         own.refuse((), "has no points", add if section is None else _SHAPE)
     if len(lines) > MAX_POINTS:
         own.refuse((), f"has {len(lines)} points, more than {MAX_POINTS}", "sweep fewer values")

@@ -90,7 +90,7 @@ sweep:
 @pytest.mark.parametrize(
     ("text", "arguments", "expected"),
     [
-        ("", (), "x.yaml: sweep: has no points"),
+        ("launch: {script: a.py}\n", (), 'no points\n  hint: add SET="launch.env.LR=0.01,0.1'),
         ("sweep: {}\n", (), "x.yaml:3: sweep: has no points"),
         ("sweep: 3\n", (), "must be a mapping"),
         ("sweep: {grid: {}}\n", (), "x.yaml:3: sweep: has no points"),
