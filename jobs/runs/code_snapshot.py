@@ -174,11 +174,9 @@ def _refuse_large(files: list[_File], repository: Path) -> None:
         return
     largest = sorted(files, key=lambda each: -each.size)[:5]
     shown = ", ".join(f"{each.name} ({each.size / 2**20:.1f} MiB)" for each in largest)
-    raise UserError(
-        f"the code to freeze, {repository}, has more than {MAX_MIB} MiB; the largest: {shown}\n"
-        "  hint: name data, outputs and environments in .gitignore (without git: git init first; "
-        "if git tracks them: git rm --cached), a script's data in launch.inputs"
-    )
+    what = f"the code to freeze, {repository}, has more than {MAX_MIB} MiB; the largest: {shown}"
+    hint = "name data, outputs and environments in .gitignore (without git: git init first; if git "
+    raise UserError(what, f"{hint}tracks them: git rm --cached), a script's data in launch.inputs")
 
 
 def _without_secrets(files: list[_File]) -> list[_File]:
@@ -282,6 +280,14 @@ def digest(files: Mapping[str, Path]) -> str:
                 content = file.read()
         total.update(b"%s\0%d\0%s\0" % (os.fsencode(name), len(content), kind) + content)
     return total.hexdigest()
+
+
+def copy(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files into a new folder, in which others can be made. Raises: OSError."""
+    folder.mkdir()
+    for name, path in files.items():
+        (target := folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
 
 
 def files_of(copy: Path) -> dict[str, Path]:

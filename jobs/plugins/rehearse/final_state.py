@@ -13,7 +13,7 @@ from ...base.errors import UserError
 from .probe.sitecustomize import STATE_SUFFIXES
 
 OF_TRAINING = ("code", "checkpoints", "work")  # folders: the others have records of the kit
-TEXTS = (".txt", ".log")  # what a training prints
+TEXTS = (".txt", ".log", ".jsonl")  # what a training prints, or appends to
 # Values beside the tensors that another start has otherwise: times, and its own words.
 _OF_THE_START = re.compile(
     r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume|attempt"

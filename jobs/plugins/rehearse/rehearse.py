@@ -14,7 +14,7 @@ from pathlib import Path
 from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
-from ...runs import frozen_spec, lookup
+from ...runs import code_snapshot, frozen_spec, lookup
 from .final_state import Difference
 from .judge import Tried, compare
 from .scenarios import Rehearsal
@@ -123,8 +123,11 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
         run_dir = lookup.find(args.what)
         config, cwd = run_dir.spec_yaml, folder / "source"
         # Elsewhere, as git may ignore the folder of the runs, and what is ignored is not frozen.
-        shutil.copytree(run_dir.code.resolve(), cwd, symlinks=True)
+        code_snapshot.copy(code_snapshot.files_of(run_dir.code.resolve()), cwd)
         loaded = frozen_spec.reload(run_dir, overrides)
+        for name in loaded.spec.launch.inputs:
+            (link := cwd / name).parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((run_dir.work / name).resolve())
     spec = loaded.spec
     ranks = args.ranks or RANKS
     few = [f"slurm.nodes={ranks}", "slurm.spare_nodes=0", "launch.nproc_per_node=1"]

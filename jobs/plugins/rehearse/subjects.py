@@ -118,11 +118,9 @@ class Subject:
         code = None if self.process is None else self.process.poll()
         if path := self._refused(is_over=code is not None):
             place = next(each for each in path.parents if each.is_dir())
-            raise UserError(
-                f"the training writes outside of its copy: {path}\n"
-                "  hint: let an option of the script name a folder in its working directory; or "
-                f"--link {shlex.quote(str(place))}, and it changes what is there"
-            )
+            what = f"the training writes outside of its copy: {path}"
+            hint = "let an option of the script name a folder in its working directory; or --link "
+            raise UserError(what, f"{hint}{shlex.quote(str(place))}, and it changes what is there")
         return code
 
     def _refused(self, *, is_over: bool) -> Path | None:
@@ -220,10 +218,7 @@ class CommandSubject(Subject):
     def prepare(self) -> None:
         """Copy the files that submit would freeze, as they were before the first run."""
         if not (frozen := self.folder / "source").exists():
-            frozen.mkdir()
-            for name, path in self._source[1].items():
-                (target := frozen / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, target, follow_symlinks=False)
+            code_snapshot.copy(self._source[1], frozen)
         shutil.copytree(frozen, self.place / "code", symlinks=True)
         self.cwd.mkdir(parents=True, exist_ok=True)
         for name in ("checkpoints", "timeline"):

@@ -102,7 +102,7 @@ def test_other_and_broken_files_are_compared_byte_by_byte(tmp_path, name, texts)
 
 
 def test_other_files_than_the_last_are_compared_but_not_what_describes_a_checkpoint(tmp_path):
-    names = ("best.pt", "best.json", "loss.csv", "a.log", "step-8/last.pt", "step-8/sums.json")
+    names = ("best.pt", "best.json", "loss.csv", "a.jsonl", "step-8/last.pt", "step-8/sums.json")
     (tmp_path / "code/step-8").mkdir(parents=True)
     for at, name in enumerate(["end.pt", *names]):
         (tmp_path / "code" / name).write_text("1")
