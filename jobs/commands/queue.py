@@ -22,7 +22,7 @@ from ..slurm.cluster import expand_hostlist, record_settings
 from ..slurm.sbatch import sbatch_argv
 from .submit_claim import block_signals
 
-_HINT = "  hint: --cluster local (make: FLAGS='--cluster local') trains on this machine"
+_LOCAL = "--cluster local (make: FLAGS='--cluster local') trains on this machine"
 
 
 def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
@@ -76,9 +76,7 @@ def refusal(error: executor.SubmissionError) -> FailedError:
     """Return the error of a submission, with the key that may be its cause, and a way out."""
     if error.may_be_queued:
         return error
-    hint = refusals.hint(error.message)
-    lines = [str(error), *([f"  hint: {hint}"] if hint else []), _HINT]
-    return FailedError("\n".join(lines))
+    return FailedError(str(error), *filter(None, (refusals.hint(error.message), _LOCAL)))
 
 
 def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> tuple[bool | None, str]:

@@ -156,16 +156,15 @@ def refuse_living(run_dir: RunDir, cluster: str) -> None:
     run = ended_state(run_dir)
     for job_id, life in run.lives.items():
         if life.is_alive:
-            which = f"queued as job {job_id}, which continues it"
-            what = (
-                which if job_id == run.files.next_job_id else f"queued or running as job {job_id}"
-            )
-            raise UserError(f"{run_dir.run_id} is {what}\n  hint: {_WAIT}")
+            what = f"queued or running as job {job_id}"
+            if job_id == run.files.next_job_id:
+                what = f"queued as job {job_id}, which continues it"
+            raise UserError(f"{run_dir.run_id} is {what}", _WAIT)
         if life.is_alive is None and (cluster == "slurm" or not life.is_silent):
             raise state.unknown(run_dir, life)
     if run.process is not None and run.life is not None:
         if run.life.is_alive:
-            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}\n  hint: {_WAIT}")
+            raise UserError(f"{run_dir.run_id} is running as {run.process.job_id}", _WAIT)
         hint = f"{run.life.hint}; if it has ended, delete {run_dir.owner}"
         raise state.unknown(run_dir, replace(run.life, hint=hint))
 

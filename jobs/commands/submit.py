@@ -71,11 +71,9 @@ def choose_cluster(requested: str) -> str:
     if requested == "slurm":
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if reason := unloaded_reason():
-        raise UserError(
-            f"no sbatch on PATH, but this looks like a cluster: {reason}\n"
-            "  hint: load Slurm (module load slurm), or add --cluster local "
-            "(make: FLAGS='--cluster local') to train on this machine"
-        )
+        what = f"no sbatch on PATH, but this looks like a cluster: {reason}"
+        here = "--cluster local (make: FLAGS='--cluster local') trains on this machine"
+        raise UserError(what, f"load Slurm (module load slurm); or {here}")
     return "local"
 
 

@@ -92,12 +92,10 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
         return min(named, key=lambda pair: (is_ipv6(pair[1]), ip_address(pair[1]).is_global))
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
     listed = ", ".join(f"{name} {address}" for name, address in address_list)
-    raise UserError(
-        f"{node_name()}: launch.interface: {wanted} is no interface with an {kind} that "
-        f"other nodes could reach; the node has {listed}\n"
-        f"  hint: {installation.command('resume', change='launch.interface=...')} with a name, or "
-        "the beginning of a name, that all nodes have; null: the kit chooses"
-    )
+    what = f"launch.interface: {wanted} is no interface with an {kind} that other nodes could reach"
+    hint = installation.command("resume", change="launch.interface=...") + " with a name, or the "
+    hint += "beginning of a name, that all nodes have; null: the kit chooses"
+    raise UserError(f"{node_name()}: {what}; the node has {listed}", hint)
 
 
 def _begins(name: str, wanted: str) -> bool:

@@ -147,11 +147,9 @@ def check_private(address: str, is_allowed: bool) -> None:
     torchrun's store, gloo and NCCL accept every client, who could break the job or change its data.
     """
     if ipaddress.ip_address(address).is_global and not is_allowed:
-        raise UserError(
-            f"the first node's address {address} is public, and any host that can connect to it "
-            "can break the job or change what its ranks exchange\n"
-            "  hint: if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
-        )
+        what = f"the first node's address {address} is public, and any host that can connect to it"
+        hint = "if a firewall shields the nodes, set launch.allow_public_rendezvous: true"
+        raise UserError(f"{what} can break the job or change what its ranks exchange", hint)
 
 
 def choose_port(job_id: str, attempt: int) -> int:

@@ -229,9 +229,7 @@ def release_on_disk_error(run_dir: RunDir, me: Owner) -> Iterator[None]:
     except OSError as error:
         with contextlib.suppress(OSError):
             release(run_dir, me)
-        raise FailedError(
-            f"{error.filename or run_dir.path}: {error.strerror or error}; cannot record what "
-            "happens to the run\n"
-            f"  hint: {way_out(error) or 'repair the disk'}; then "
-            f"{installation.command('resume')} continues from the last checkpoint"
-        ) from error
+        what = f"{error.filename or run_dir.path}: {error.strerror or error}"
+        hint = f"{way_out(error) or 'repair the disk'}; then {installation.command('resume')} "
+        hint += "continues from the last checkpoint"
+        raise FailedError(f"{what}; cannot record what happens to the run", hint) from error

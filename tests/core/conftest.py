@@ -81,6 +81,19 @@ def refuse(spec_file):
 
 
 @pytest.fixture
+def refuse_one(refuse):
+    """The error of a text of one line and one mistake, in which words stand."""
+
+    def refused(text: str, words: str) -> str:
+        errors: str = refuse(text)
+        assert errors.startswith("x.yaml:1: ") and words in errors
+        assert errors.count("x.yaml:") == 1, "one mistake, one error"
+        return errors
+
+    return refused
+
+
+@pytest.fixture
 def mistake(spec_file):
     """The one problem of a text, with its place, key and hint."""
 

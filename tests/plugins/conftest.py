@@ -12,6 +12,7 @@ from tests.core.conftest import (  # noqa: F401
     no_reader_left,
     process_group,
     refuse,
+    refuse_one,
     run,
     slurm,
     spec_file,

@@ -156,9 +156,8 @@ def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
     with files.open_binary(path) as file:  # a stat may have an old size
         size = os.fstat(file.fileno()).st_size
     if size != expected.size:
-        raise TransientStorageError(
-            f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
-        )
+        what = f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
+        raise TransientStorageError(what)
 
 
 def prune(root: Path, newest_step: int, retention: Retention) -> None:
@@ -229,7 +228,6 @@ def write_file(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     try:
         reader.check_file(path, sink.digest())
     except DamageError as error:
-        raise TransientStorageError(
-            f"{doing}: it does not read back as it was written ({error})"
-        ) from error
+        what = f"{doing}: it does not read back as it was written ({error})"
+        raise TransientStorageError(what) from error
     return NamedFile(path.name, sink.digest())

@@ -95,9 +95,8 @@ class Samples:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
-            raise UserError(
-                f"train.dataset returns {len(self.inputs)} inputs, but {len(self.labels)} labels"
-            )
+            what = f"train.dataset returns {len(self.inputs)} inputs, but {len(self.labels)} labels"
+            raise UserError(what)
         if self.labels.is_floating_point():
             object.__setattr__(self, "num_classes", None)
             return

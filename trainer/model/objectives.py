@@ -148,9 +148,8 @@ def create(data: DataFacts) -> Objective:
         return _Users(name, function, args)
     made = call("train.objective", function, args)
     if not callable(made):
-        raise UserError(
-            f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
-        )
+        what = f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
+        raise UserError(what)
     if isinstance(made, nn.Module) and any(each.requires_grad for each in made.parameters()):
         raise UserError(
             f"train.objective: {name} has trainable parameters, but the optimizer gets those of "
@@ -181,9 +180,8 @@ class _Users:
             metrics = own(dict(means))
             where = f"train.objective {self.name}: derive"
             if not isinstance(metrics, Mapping):
-                raise UserError(
-                    f"{where} returns a {type(metrics).__name__}, not a dict of numbers"
-                )
+                what = f"{where} returns a {type(metrics).__name__}, not a dict of numbers"
+                raise UserError(what)
             if taken := sorted(metrics.keys() & means.keys()):
                 raise UserError(f"{where} returns {taken[0]}, which is a mean already: rename it")
             return {name: float(value) for name, value in metrics.items()}
@@ -207,9 +205,8 @@ def check_sums(sums: object, name: str) -> None:
     """Raise UserError unless an objective returned sums that can be added up and differentiated."""
     where = f"train.objective {name}"
     if not isinstance(sums, Sums):
-        raise UserError(
-            f"{where} returns a {type(sums).__name__}: return slurm_job_kit.trainer.api.Sums"
-        )
+        what = f"{where} returns a {type(sums).__name__}: return slurm_job_kit.trainer.api.Sums"
+        raise UserError(what)
     for key, value in {"its loss": sums.loss, "num_items": sums.num_items, **sums.metrics}.items():
         is_count = key == "num_items" and type(value) is int
         if not is_count and (not isinstance(value, torch.Tensor) or value.ndim):

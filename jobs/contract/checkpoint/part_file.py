@@ -80,9 +80,8 @@ class PartReader:
         try:
             self.places = _places(bytes(self._next(min(length, expected.size))))
         except MALFORMED as error:
-            raise DamageError(
-                f"{self._name} has a header that is not the kit's: {error}"
-            ) from error
+            what = f"{self._name} has a header that is not the kit's: {error}"
+            raise DamageError(what) from error
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes from `offset` on, which follow those that were read."""

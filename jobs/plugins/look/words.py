@@ -112,7 +112,10 @@ def node_list(names: Sequence[str]) -> str:
 
 def date(seconds: float) -> str:
     """Return a time, in seconds since the epoch, as local date and minute."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # the number is too large
+        return "no date"
 
 
 def last_end(files: RunFiles) -> str | None:

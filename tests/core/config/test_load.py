@@ -104,11 +104,8 @@ nodes: 3
         ("5", "this is not a mapping of keys"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse, value, message):
-    errors = refuse(value)
-    assert errors.startswith("x.yaml:1: ")
-    assert message in errors
-    assert errors.count("x.yaml:") == 1, "one mistake, one error"
+def test_a_wrong_value_is_named_with_its_line_and_a_hint(refuse_one, value, message):
+    refuse_one(value, message)
 
 
 @pytest.mark.plugin("scripts")

@@ -26,9 +26,8 @@ class Regression:
 
     def __init__(self, data: DataFacts, loss: str = "mse") -> None:
         if loss not in LOSSES:
-            raise UserError(
-                f"train.objective_args.loss is {loss!r}: write one of {', '.join(LOSSES)}"
-            )
+            what = f"train.objective_args.loss is {loss!r}: write one of {', '.join(LOSSES)}"
+            raise UserError(what)
         self._data = data
         self._loss = LOSSES[loss]
 
