@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import hooks
@@ -48,11 +48,11 @@ def validate(document: Document) -> Spec:
     report.values = resolve.expand(report.values, wrong_paths)
     report.add(wrong_paths)
     report.add(_values(report.values, document))
-    report.add(_unread(report.values))
+    report.add(_unread(report.values), document.known)
     report.add(_wrong_types(report.values, document))
     report.add(_missing_plugins(report.values))
     spec = _spec(report.values)
-    report.add(hooks.problems(spec))
+    report.add(hooks.problems(spec), document.known)
     if report.problems:
         raise SpecError(report.problems)
     return resolve.canonical(spec)
@@ -75,14 +75,14 @@ class _Report:
         for path in self._wrong:
             self.values = resolve.without_key(self.values, path)
 
-    def add(self, problems: Iterable[Problem]) -> None:
+    def add(self, problems: Iterable[Problem], known: Sequence[Problem] = ()) -> None:
         for problem in list(problems):
             spots = (problem.path, *problem.also)
             if self._wrong.isdisjoint(spots):
                 nodes = self.document.nodes
                 written = next((at for at in spots if at in nodes), problem.path)
                 placed = dataclasses.replace(problem, place=self.document.place(written))
-                if placed not in self.document.known:
+                if placed not in known:
                     self.problems.append(placed)
                     self._wrong.add(problem.path)
                     self.values = resolve.without_key(self.values, problem.path)
@@ -232,7 +232,7 @@ def _outside(key: Key, value: Any) -> Iterator[Problem]:
 def _spec(values: dict[str, Any]) -> Spec:
     """Return the spec of values that have the types of their keys; 1 becomes 1.0 for a number."""
     made: dict[str, Any] = {}
-    for path, value in filter(lambda pair: pair[0] in keys(), _written_keys(values)):
+    for path, value in _written_keys(values):
         is_number = is_one_of(float, keys()[path].type) and value is not None
         section = made.setdefault(str(path[0]), {}) if len(path) > 1 else made
         section[str(path[-1])] = float(value) if is_number else value

@@ -44,7 +44,7 @@ Differences = dict[KeyPath, tuple[Any, Any]]
 def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     """Return the user's file with all overrides so far and these.
 
-    What was wrong before these, to a newer kit, does not count. Raises: SpecError, UserError.
+    Problems that only a newer kit finds, without these, do not count. Raises: SpecError, UserError.
     """
     from ..config.load import load
 
