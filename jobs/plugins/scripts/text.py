@@ -26,8 +26,8 @@ _READS = (
 )
 # Asks whether torchrun has started the ranks: then the other branch is of another launcher.
 _ASKS = (
-    r"\bif\b.*(['\"](MASTER_ADDR|(LOCAL_)?RANK|WORLD_SIZE|TORCHELASTIC_RUN_ID)['\"] (not )?in\b"
-    r"|get(env)?\(['\"]MASTER_ADDR|is_torchelastic|local_rank == -1)"
+    r"\b(el)?if\b.*(['\"](MASTER_ADDR|(LOCAL_)?RANK|WORLD_SIZE|TORCHELASTIC_RUN_ID)['\"] (not )?in"
+    r"\b|get(env)?\(['\"]MASTER_ADDR|is_torchelastic|local_rank == -1)"
     r"|(\btry:\s.*\[|get(env)?\(\s*)['\"]RANK"
 )
 ROWS = (
@@ -72,7 +72,7 @@ QUEUES = Row(
     r"[rf]*['\"]([^\s'\"]*/)?(sbatch|srun)\b",
     "queues a job, or starts a step: each rank would, and none would train\n"
     "  hint: the kit queues the job and starts the ranks: name the script that each rank runs",
-    r"\.backward\(|init_process_group|init_distributed|Trainer\(|Accelerator\(|\.fit\(|torch\.optim",
+    r"\.backward\(|init_process_group|init_distributed|\.train\(|Accelerator\(|\.fit\(|torch\.optim",
 )
 
 

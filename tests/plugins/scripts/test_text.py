@@ -40,7 +40,7 @@ NOTHING = [
     "import os\nif 'MASTER_ADDR' not in os.environ:\n  os.environ['MASTER_ADDR'] = 'localhost'",
     "import os\nif os.environ.get('SLURM_JOB_ID'):\n  print('a job')",
     "print('job', env.get('SLURM_JOB_ID'))\nwandb.log({'job': env.get('SLURM_JOB_ID')})",
-    "import torch.multiprocessing as mp\nif 'RANK' in e:\n  x = 1\nelse:\n  mp.spawn(1)",
+    "import torch.multiprocessing as mp\nif a:\n  x = 1\nelif 'RANK' not in e:\n  mp.spawn(1)",
     "import torch\nif not d.is_torchelastic_launched():\n  torch.multiprocessing.spawn(1)",
     "import numpy\nnumpy.random.SeedSequence(1).spawn(2)",
     "this is no Python",
@@ -55,7 +55,7 @@ NOTHING = [
     "import os\ndef evaluate(x):\n  os.system(f'sbatch {x}')\nloss.backward()",
 ]
 QUEUES = {
-    "import submitit\nsubmitit.AutoExecutor('log')": 1,
+    "import submitit\nsubmitit.AutoExecutor('log').submit(Trainer(args))": 1,
     "from dask_jobqueue import SLURMCluster": 1,
     "import subprocess\nsubprocess.run(['srun', 'python', 'x.py'])": 2,
     "import subprocess as s\ns.check_call(\n  [\n    '/usr/bin/sbatch', 'a.sh'])": 4,
