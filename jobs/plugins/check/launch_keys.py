@@ -90,7 +90,7 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
 
 
 def _size(path: KeyPath, size: object) -> Iterator[Problem]:
-    if size is not None and not re.fullmatch("[0-9]+([KMGT]B?)?", str(size), re.IGNORECASE):
+    if size not in (None, False) and not re.fullmatch("(?i)[0-9]+([KMGT]B?)?", str(size)):
         hint = "write a whole number with K, M, G or T and no space, such as 16G"
         yield Problem(path, f"{format_value(size)} is no size to sbatch", hint)
 

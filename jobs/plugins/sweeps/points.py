@@ -57,7 +57,7 @@ def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
     ]
     lines = [(*a, *b) for a in points for b in itertools.product(*listed)] or [()]
     if lines == [()] and not document.problems:
-        is_own = {"script", "module"} & {*(document.values.get("launch") or ())}
+        is_own = document.nodes.keys() & {("launch", "script"), ("launch", "module")}
         example = installation.override("launch.env.LR=0.01,0.1" if is_own else "train.lr=0.01,0.1")
         add = f"add {example}, or a section sweep to the file"
         own.refuse((), "has no points", add if section is None else _SHAPE)

@@ -6,10 +6,10 @@ from slurm_job_kit.jobs.config.load import load
 
 
 def test_overrides_change_what_they_name_and_nothing_else(take):
-    text = "slurm: {nodes: 2, partition: a, sbatch_args: {hold: true}}\ntrain: {lr: 1, epochs: 3}\n"
+    text = "slurm: {nodes: 2, partition: a, sbatch_args: {tmp: 1G}}\ntrain: {lr: 1, epochs: 3}\n"
     arguments = ["slurm.partition=", "name=x", "slurm.nodes=4", "train.lr=1e-3", "launch.env.X=1"]
     arguments += ["train.model_args.depth=3", "slurm.sbatch_args.comment=hello", "setup=[]"]
-    arguments += ["launch.command_prefix=[a, 1]", "slurm.sbatch_args.hold=false"]
+    arguments += ["launch.command_prefix=[a, 1]", "slurm.sbatch_args.tmp=false"]
     by_hand = """
 name: x
 slurm: {nodes: 4, sbatch_args: {comment: hello}}

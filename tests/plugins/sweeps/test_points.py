@@ -92,8 +92,8 @@ sweep:
     [
         ("launch: {script: a.py}\n", (), 'no points\n  hint: add SET="launch.env.LR=0.01,0.1'),
         ("sweep: {}\n", (), "x.yaml:3: sweep: has no points"),
+        ("launch: 3\n", (), "launch: must be a mapping"),
         ("sweep: 3\n", (), "must be a mapping"),
-        ("sweep: {grid: {}}\n", (), "x.yaml:3: sweep: has no points"),
         ("sweep: {list: [3]}\n", (), "must be a list of mappings"),
         ("sweep: {grid: {train.seed: [1]}, list: [{train.seed: 1}]}\n", (), "stands beside grid"),
         ("sweep: {grid: {train.lr: 0.1}}\n", (), "of values\n  hint: write train.lr: [0.1]"),
@@ -105,7 +105,6 @@ sweep:
         ("sweep: {train.lr: [1]}\n", (), "unknown key\n  hint: write grid: {train.lr: "),
         ("sweep: {grid: {train.lr: [1, 1e0]}}\n", (), "x.yaml:3: sweep: has train.lr=1.0 twice"),
         ("sweep: {max_parallel: two}\n", (), 'not "two"'),
-        ("", ("train.seed=1,x",), 'must be a whole number, not "x"'),
         ("sweep: {grid: {train.seed: [0], train.lr: [1]}}\n", ("sweep.metric=loss",), "held-out"),
         ("sweep: {metric: eval_own, grid: {train.seed: [0]}}\n", (), "is no held-out metric"),
         (f"sweep: {{grid: {{train.seed: {list(range(1001))}}}}}\n", (), "has 1001 points"),
