@@ -94,7 +94,7 @@ _KNOWN_CAUSES = (
     ),
     _KnownCause(
         Kind.FILES_MISSING,
-        r"^FileNotFoundError: \[Errno 2\] .*: '[^/'][^']*'$",
+        r"^FileNotFoundError: \[Errno 2\] .*: '[^/'][^']*[/.][^']*'$",  # not of a program
         (errno.ENOENT, errno.ENOTDIR),
         ("FileNotFoundError",),
         "the script starts in RUN_DIR/work: name what git ignores in launch.inputs",

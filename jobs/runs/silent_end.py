@@ -33,7 +33,7 @@ _FRAME = re.compile(r'^\s*File ".*", line \d+')
 _AFTER_END = re.compile(
     r"(?:\[rank\d+\]:)?\[[IW]\d|wandb: |CUDA kernel errors might be|For debugging consider passing"
     r"|Compile with .TORCH_USE_CUDA|Device-side assertion tracking|Search for .cuda"
-    r"|.*resource_tracker|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|[^|]*\d%\|"
+    r"|.*resource_tracker|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|[^|]*\d%\|[^]]*\]\s*$"
     r"|Set TORCHDYNAMO_|For further information visit"
 )
 # Of faulthandler, as a signal ends a rank, with the stacks; of objects that Python deletes last.

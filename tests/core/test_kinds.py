@@ -83,6 +83,7 @@ def test_a_known_cause_is_found_by_class_number_or_words(text, names, number, ki
         ("/os.py\", line 9, in __getitem__\nKeyError: 'SLURM_PROCID'", ""),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'a/b'", "launch.inputs"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/a/b'", ""),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", ""),
     ],
 )
 def test_what_a_text_means_is_added_where_it_does_not_say_it(text, words):

@@ -82,7 +82,6 @@ ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", lin
     ("code", "log", "words", "kind"),
     [
         (1, "epoch 1\n[rank1]: ValueError: x\n", "exited with code 1: ValueError: x", "user_code"),
-        (1, "MemoryError\n", "exited with code 1: MemoryError", "out_of_memory"),
         (3, "", "exited with code 3", "user_code"),
         (137, "Killed\n", "exited with code 137: Killed", "out_of_memory"),
         (-9, LOGGED, "was killed by SIGKILL; its last line: step 7", "process_killed"),
@@ -90,7 +89,8 @@ ABORTED = 'gloo\nFatal Python error: Aborted\n\nThread 0x1:\n  File "/x.py", lin
         (1, ERROR + BEHIND, "exited with code 1: KeyError: 3", "user_code"),
         (1, ERROR + UNRAISED * 2, "exited with code 1: KeyError: 3", "user_code"),
         (1, UNRAISED + "no data: x\n", "exited with code 1: no data: x", "user_code"),
-        (1, "no shard\n 3%|# | 3/99", "exited with code 1: no shard", "user_code"),
+        (1, "no shard\n 3%|# | 3/99 [3<9, 1it/s]", "exited with code 1: no shard", "user_code"),
+        (1, "3%|# | 3/99 [3<9]no x\n", "exited with code 1: 3%|# | 3/99 [3<9]no x", "user_code"),
         (1, ERROR + "no data: x\n", "exited with code 1: no data: x", "user_code"),
         (1, MARKED, "exited with code 1: CUDA error: out of memory", "gpu_out_of_memory"),
         (-6, ABORTED, "was killed by SIGABRT; its last line: gloo", "process_killed"),
