@@ -125,7 +125,7 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
         # Elsewhere, as git may ignore the folder of the runs, and what is ignored is not frozen.
         code_snapshot.copy(code_snapshot.files_of(run_dir.code.resolve()), cwd)
         loaded = frozen_spec.reload(run_dir, overrides)
-        for name in loaded.spec.launch.inputs:
+        for name in filter(lambda x: not (cwd / x).exists(), sorted(loaded.spec.launch.inputs)):
             (link := cwd / name).parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to((run_dir.work / name).resolve())
     spec = loaded.spec
