@@ -88,12 +88,12 @@ def texts_of(launch: Launch, code: Path) -> dict[Path, str]:
     text = "".join(_texts([script]).values())
     imports = re.findall(r"(?m)^\s*(?:from +([\w.]+) +)?import +\(?([\w., ]*)", text)
     names = {f"{top}.{x}".strip(".") for top, own in imports for x in ("", *re.split("[, ]", own))}
-    paths = (name.replace(".", "/") for name in sorted(names - {"", "kit_stop"}))
+    paths = (name.replace(".", "/") for name in sorted(names - {""}))
     files = [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
     words = (word.rpartition("=")[2] for word in launch.args)
     files += [x for x in words if re.fullmatch(r"[^/].*\.(ya?ml|json|toml)", x)]
     tops = [top for top in script.parents if top.is_relative_to(code)]
-    return _texts([script, *(top / x for x in files for top in tops)])
+    return _texts([script, *(top / x for x in files for top in tops if "kit_stop" not in x)])
 
 
 def _texts(paths: Iterable[Path]) -> dict[Path, str]:

@@ -46,7 +46,8 @@ def run_torchrun(tmp_path, text, options=ALONE, **env):
 
 @pytest.mark.long
 def test_torchrun_leaves_before_the_ranks_of_other_nodes_where_the_limit_is_over(tmp_path):
-    port, ends = choose_port("7", 1), ENDS.replace("RANK", "STAYS").format(tmp_path / "left")
+    port = choose_port(str(os.getpid()), 1)  # not that of another clone
+    ends = ENDS.replace("RANK", "STAYS").format(tmp_path / "left")
     with ThreadPoolExecutor() as pool:  # that of the store ends last
         stays = pool.submit(run_torchrun, tmp_path, ends, NODE.format(port, "true"), STAYS="1")
         leaves = pool.submit(run_torchrun, tmp_path, ends, NODE.format(port, "false"), STAYS="0")

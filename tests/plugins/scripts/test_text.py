@@ -98,7 +98,7 @@ def test_a_module_of_ones_own_and_what_it_imports_are_read_too(tmp_path):
     assert len(of_nodes(1, tmp_path, module="mine")) == 2
     assert of_nodes(1, tmp_path, module="not.here") == []
     lines(tmp_path, "rank = os.environ.get('RANK')", "mine/kit_stop.py")
-    text = "import kit_stop\nrank = os.environ['SLURM_PROCID']"  # kit_stop.py itself reads RANK
+    text = "from mine.kit_stop import Stop\nrank = os.environ['SLURM_PROCID']"
     assert len(lines(tmp_path, text, "mine/run.py", script="mine/run.py")) == 1
 
 
