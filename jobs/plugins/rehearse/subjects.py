@@ -182,8 +182,7 @@ class CommandSubject(Subject):
 
     def __post_init__(self) -> None:
         """Check the words. Raises: UserError."""
-        name = Path(self.words[0]).name
-        if not name.startswith("python") or len(self.words) < 2:
+        if not Path(self.words[0]).name.startswith("python") or len(self.words) < 2:
             what = f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
             raise UserError(what, f"write the script and its flags as in {EXAMPLE}")
         command, script, *words = self.words
@@ -288,9 +287,10 @@ class SpecSubject(Subject):
         if number > 1:
             words = ["resume", str(self.home)]
             words += [] if ranks == self.ranks else [f"slurm.nodes={ranks}", "--yes"]
-        # As this process: `python -m jobs` in a clone searches the working directory, kit does not.
-        safe = [] if sys.path[0] == os.getcwd() else ["-P"]
-        command = [sys.executable, *safe, "-m", "slurm_job_kit.jobs", *words, "--cluster", "local"]
+        # A clone is on no search path, and the frozen code of its runs does not have the kit.
+        kit = f"import sys; sys.path.append({str(installation.ROOT)!r}); "
+        kit += "from slurm_job_kit.jobs.__main__ import command; sys.exit(command())"
+        command = [sys.executable, "-P", "-c", kit, *words, "--cluster", "local"]
         self._popen(command, self.started_in, {**env, "KIT_RUNS": str(self.place)}, log)
 
     def stop(self, processes: Iterable[Process]) -> None:
