@@ -92,7 +92,7 @@ OLD := Python 3.11 or newer is needed, python3 is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
 .DEFAULT:
-	@$(KIT) make $@
+	@$(if $(wildcard $(PYTHON)),$(KIT) make $@,$(error there is no target $@: make lists them))
 help: ## Print this list
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
