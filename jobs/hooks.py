@@ -1,4 +1,4 @@
-"""All that a plugin may add to the core of jobs/: eleven hooks.
+"""All that a plugin may add to the core of jobs/: twelve hooks.
 
 `jobs.plugins.PLUGINS` says which plugin has which hook; jobs/plugins/NAME/hooks.py has the
 function, with the same name and types. A plugin is imported when one of its hooks is called first.
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .base.environment import without
-from .plugins import PLUGINS
+from .base.errors import UserError
+from .plugins import PLUGINS, missing
 
 if TYPE_CHECKING:
     from .attempt.decision import Decision, Ending
@@ -42,6 +43,16 @@ def group(text: str) -> Group | None:
     """Return the group of runs that a user means; None where the text names no group."""
     found = (hook(text) for hook in _plugins_with("group"))
     return next((each for each in found if each is not None), None)
+
+
+def spec_text(words: Sequence[str], command: str) -> str:
+    """Return the YAML of a spec for a program that a user typed behind `--` of a command.
+
+    Raises: UserError.
+    """
+    for hook in _plugins_with("spec_text"):
+        return str(hook(words, command))
+    raise UserError(f"a command behind -- {missing('scripts')}")
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

@@ -1,10 +1,12 @@
 """Arguments that several commands have, and how their values are read."""
 
 import argparse
+import json
 import os
 import shlex
 from pathlib import Path
 
+from .. import hooks
 from ..base.errors import UserError
 
 RUN = "run directory, run id, job id or name"
@@ -13,6 +15,31 @@ RUN = "run directory, run id, job id or name"
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add RUN, which may be left out: the newest run, or all of them."""
     parser.add_argument("run", nargs="?", metavar="RUN", help=RUN)
+
+
+def add_source(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add a spec with its overrides, or a command behind `--`; `source_of` reads them."""
+    about = "a spec, in YAML; or behind -- a command, python train.py WORDS"
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=about)
+    add_overrides(parser, example)
+    parser.add_argument("--name", help="name of the run, for name=NAME")
+
+
+def source_of(args: argparse.Namespace) -> tuple[Path, list[str], str]:
+    """Return the path of a spec and its overrides; of a command also the text of a spec.
+
+    Raises: UserError where there is neither, or both.
+    """
+    first, overrides = args.config, overrides_of(args)
+    if args.name is not None:
+        overrides.append(f"name={json.dumps(args.name, ensure_ascii=False)}")
+    if args.words is not None and "=" in (first or "="):
+        overrides = [*filter(None, [first]), *overrides]
+        return Path("behind --"), overrides, hooks.spec_text(args.words, args.command)
+    if args.words is not None or first is None:
+        what = "a spec or a command behind --, such as -- python train.py"
+        raise UserError(f"give {'only one of them: ' * (first is not None)}{what}")
+    return path(first), overrides, ""
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

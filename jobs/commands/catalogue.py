@@ -4,9 +4,12 @@ import argparse
 import difflib
 import importlib
 import re
+import shlex
+from pathlib import Path
 from typing import Protocol, cast
 
 from ..base import installation
+from ..base.errors import UserError
 from ..plugins import PLUGINS
 
 # What each command does, in the module of its name. Only that of the chosen one is imported.
@@ -17,6 +20,8 @@ COMMANDS = {
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
 }
+# What a user types as a command without `--`.
+_PROGRAM = re.compile(r"python[\d.]*|torchrun|accelerate|srun|bash|.*\.py")
 
 
 class Command(Protocol):
@@ -57,12 +62,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {name: commands.add_parser(name, help=s, description=s) for name, s in about.items()}
-    other: list[str] = []
+    other = None
     if chosen:
         load(chosen).add_arguments(parsers[chosen])
-        if "--" in words and hasattr(load(chosen), "TAKES_A_COMMAND"):
-            at = words.index("--")
-            words, other = words[:at], words[at + 1 :]
+        if hasattr(load(chosen), "TAKES_A_COMMAND"):
+            words, other = _divided(words, f"{prog} {chosen}")
     args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
         known = re.findall(r"--[\w-]+", parsers[chosen].format_help())
@@ -72,6 +76,18 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
         args.overrides = [*args.overrides, *rest]
-    if other:
-        args.words = other
+    args.words = other
     return args
+
+
+def _divided(words: list[str], start: str) -> tuple[list[str], list[str] | None]:
+    """Return the words before and behind `--`; None without it. Raises: UserError."""
+    if "--" in words:
+        at = words.index("--")
+        return words[:at], words[at + 1 :]
+    first = next((word for word in words[1:] if "=" not in word and word[0] != "-"), "")
+    if _PROGRAM.fullmatch(Path(first).name):
+        own = words[words.index(first) :]
+        line = shlex.join(["python", *own] if first.endswith(".py") else own)
+        raise UserError(f"{first} is no spec", f"write -- before it: {start} -- {line}")
+    return words, None

@@ -20,7 +20,7 @@ from ..runs import lookup
 from . import catalogue
 
 # The targets that are no command of this name; MAKE of a command's module has its variables.
-TARGETS = {"dry-run": ("CONFIG", "SET FLAGS"), "train": ("CONFIG", "SET NPROC")}
+TARGETS = {"dry-run": ("CONFIG", "SET FLAGS CMD"), "train": ("CONFIG", "SET NPROC")}
 SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run"}
 OPTIONS = {"SET": "--set", "FROM": "--from", "CHECKPOINT": "--checkpoint"}
 OF_MAKEFILES = ("PYTHON", "READY", "READY_DEV", "KIT", "SHELL")
@@ -50,7 +50,7 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
             raise UserError(f"make {target} takes no {name}=...\n  hint: it takes {takes}")
     given = [name for name in (*needed, *taken) if values.get(name)]
     for name in needed:
-        if name not in given:
+        if name not in given and not values.get("CMD"):
             again = [f"{each}={shlex.quote(values[each].replace('$', '$$'))}" for each in given]
             others = (run.run_id for run in lookup.all_runs() if run.run_id not in values.values())
             newest = next(others, "...")
@@ -82,14 +82,14 @@ def words(name: str, value: str, is_several: bool) -> list[str]:
         return [SWITCHES[name]] if value in ("1", "yes", "true") else []
     if name in OPTIONS:
         return [f"{OPTIONS[name]}={value}"]
-    if name == "FLAGS" or is_several:
+    if name in ("FLAGS", "CMD") or is_several:
         try:
-            parts = shlex.split(value)
+            parts = ["--"] * (name == "CMD") + shlex.split(value)
         except ValueError as error:
             raise UserError(f"{name}={value}: {error}") from error
     else:
         parts = [value]
-    if name != "FLAGS" and any(part.startswith("-") for part in parts):
+    if name not in ("FLAGS", "CMD") and any(part.startswith("-") for part in parts):
         raise UserError(f"{name}={value} begins with `-`\n  hint: options go into FLAGS=...")
     return parts
 

@@ -22,11 +22,12 @@ from .queue import queue, test_only
 from .submit_claim import hold_claim
 
 Claim = Callable[[RunDir], contextlib.AbstractContextManager[None]]
-MAKE = ("CONFIG", "SET FLAGS")
+MAKE = ("CONFIG", "SET FLAGS CMD")
+TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add_config(parser)
+    arguments.add_source(parser, "train.lr=0.05")
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be submitted")
     arguments.add_no_check(parser)
@@ -37,7 +38,7 @@ def command(args: argparse.Namespace) -> int:
 
     Raises: UserError, FailedError; then there is no run.
     """
-    return run(load(args.config, arguments.overrides_of(args)), args)
+    return run(load(*arguments.source_of(args)), args)
 
 
 def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
@@ -45,6 +46,8 @@ def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim)
     if args.json and args.dry_run:
         raise UserError("--dry-run prints no JSON", "leave out one of --json and --dry-run")
     if args.dry_run:
+        if args.words is not None:
+            print(f"# spec, to keep as a file\n{loaded.text}")
         return dry_run(loaded, args.cluster)
     run_dir = planned_run_dir(loaded.spec)
     job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)

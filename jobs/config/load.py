@@ -23,14 +23,19 @@ SWEEP = "sweep"  # a section that is no part of a spec: the plugin sweeps reads 
 
 
 def load(
-    path: Path, arguments: Sequence[str] = (), is_point: bool = False, known: Sequence[Problem] = ()
+    path: Path,
+    arguments: Sequence[str] = (),
+    typed: str = "",
+    is_point: bool = False,
+    known: Sequence[Problem] = (),
 ) -> LoadedSpec:
     """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
-    is_point: the file may have a section `sweep`; the arguments have the values of one point.
+    typed: the text in place of the file, of a command; the spec's own text then has the overrides,
+    too. is_point: the file may have a section `sweep`; the arguments have the values of one point.
     known: problems that do not count. Raises: SpecError; its text lists every mistake.
     """
-    text, document = read(path, arguments)
+    text, document = read(path, arguments, typed)
     document.known = known
     if SWEEP in document.values:
         if not is_point:
@@ -41,16 +46,17 @@ def load(
             what = "this file describes several runs, and this command takes one"
             document.problems.append(Problem((SWEEP,), what, hint, place=document.place((SWEEP,))))
         del document.values[SWEEP]
-    return resolve_document(text, document, arguments)
+    whole = yaml_reader.text_of(document.values) if typed else text
+    return resolve_document(whole, document, arguments)
 
 
-def read(path: Path, arguments: Sequence[str] = ()) -> tuple[str, Document]:
-    """Return the text of a YAML file, and its keys and values with the overrides, unchecked.
+def read(path: Path, arguments: Sequence[str] = (), typed: str = "") -> tuple[str, Document]:
+    """Return the text of a YAML file, or `typed`; and, unchecked, its values with the overrides.
 
     Raises: SpecError for a file that has no keys.
     """
-    text = _read(path)
-    document = yaml_reader.parse(text, lambda line: Place(f"{path}:{line}", (0, line)))
+    text, at = typed or _read(path), "" if typed else ":{}"
+    document = yaml_reader.parse(text, lambda line: Place(f"{path}{at.format(line)}", (0, line)))
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))

@@ -102,6 +102,11 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
     return document
 
 
+def text_of(values: dict[str, Any]) -> str:
+    """Return values as YAML; what has another meaning in YAML 1.1 stands in quotes."""
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
 def as_pair(text: str) -> str:
     """Return `lr: 0.1` for `lr 0.1` or text that begins with `lr:0.1` or `lr=0.1`; or ""."""
     found = _NO_PAIR.match(text.strip())

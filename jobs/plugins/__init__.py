@@ -30,8 +30,8 @@ PLUGINS: dict[str, Plugin] = {
     ),
     "scripts": Plugin(
         hooks=(
-            *("problems", "prepare_code", "before_queue", "launch_command", "choose_nodes"),
-            *("evidence", "decide"),
+            *("spec_text", "problems", "prepare_code", "before_queue", "launch_command"),
+            *("choose_nodes", "evidence", "decide"),
         )
     ),
     "check": Plugin(hooks=("problems", "before_queue")),

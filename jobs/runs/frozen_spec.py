@@ -56,7 +56,7 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
         load(run_dir.spec_yaml, frozen, is_point=True)
     except SpecError as error:
         before = error.problems
-    loaded = load(run_dir.spec_yaml, [*frozen, *overrides], True, before)
+    loaded = load(run_dir.spec_yaml, [*frozen, *overrides], is_point=True, known=before)
     known = records.read(Provenance, run_dir.provenance)
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
     if any(each.startswith("launch.script=") for each in overrides):

@@ -90,6 +90,11 @@ def words_of(target, *typed):
         ("cancel", ["RUN=a b"], ["cancel", "a b"]),
         pytest.param("resume", ["YES=0"], ["resume"], marks=CHANGES),
         pytest.param("resume", ["YES=yes"], ["resume", "--yes"], marks=CHANGES),
+        (
+            "submit",
+            ["CMD=python 'a b.py' --lr 1"],
+            ["submit", "--", "python", "a b.py", "--lr", "1"],
+        ),
         ("resume", ["FLAGS=-f --rank 2"], ["resume", "-f", "--rank", "2"]),
         ("resume", ["RUN="], ["resume"]),
     ],
@@ -132,7 +137,7 @@ def test_a_hint_keeps_what_was_typed_and_leads_on(tmp_path, monkeypatch):
 def test_no_value_becomes_an_option(value):
     for target in {*make_words.TARGETS, *of_make()}:
         needed, taken = (names.split() for names in make_words.make_variables(target))
-        for name in {*needed, *taken} - {"FLAGS"}:
+        for name in {*needed, *taken} - {"FLAGS", "CMD"}:
             others = [f"{each}=x" for each in needed if each != name]
             with contextlib.suppress(UserError):
                 name = name.removesuffix("...")

@@ -12,13 +12,6 @@ from .cluster import Cluster
 from .kit import Kit, Run
 
 pytestmark = pytest.mark.plugin("scripts")
-# The script knows no stop.
-OVERRIDES = (
-    "launch.script=tests/own_scripts/snapshotting.py",
-    "launch.args=['5', '1']",
-    "launch.stop_signal=none",
-    "launch.nproc_per_node=2",
-)
 
 
 @pytest.mark.slow
@@ -39,8 +32,9 @@ def test_a_warned_script_is_requeued_and_completes(kit: Kit, cluster: Cluster) -
 
 
 def snapshotting(kit: Kit) -> Run:
-    """A run of the tutorial's script, when it waits after its second epoch; 4 ranks."""
-    run = kit.submit("configs/own_script.yaml", *OVERRIDES)
+    """A run of the tutorial's script, typed without a spec, which waits after its second epoch."""
+    shape = ("slurm.nodes=2", "launch.nproc_per_node=2")
+    run = kit.submit(*shape, "--", "python", "tests/own_scripts/snapshotting.py", "5", "1")
     run.wait_for(lambda: "epoch 1 saved" in run.log(), "epoch 1")
     return run
 

@@ -5,7 +5,8 @@ import argparse
 from ...commands import arguments, submit
 from ...config.load import load
 
-MAKE = ("CONFIG", "SET FROM YES FLAGS")
+MAKE = ("CONFIG", "SET FROM YES FLAGS CMD")
+TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,6 @@ def command(args: argparse.Namespace) -> int:
     from . import origin
 
     begun = origin.find(args.origin, args.yes)
-    loaded = load(args.config, arguments.overrides_of(args))
+    loaded = load(*arguments.source_of(args))
     begun.check(loaded.spec)
     return submit.run(loaded, args, begun.begin)

@@ -22,7 +22,7 @@ from .subjects import EXAMPLE, CommandSubject, SpecSubject, Subject, patterns_of
 from .verdict import Verdict
 
 RANKS = 2
-MAKE = ("", "CONFIG RUN SET FLAGS")
+MAKE = ("", "CONFIG RUN SET FLAGS CMD")
 TAKES_A_COMMAND = True
 
 
@@ -51,9 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the verdict; returns 1 if an answer is no."""
-    words = getattr(args, "words", [])
-    is_command = Path(args.what or "").name.startswith("python")  # without --
-    if is_command or bool(words) == (args.what is not None):
+    words = args.words or []
+    if bool(words) == (args.what is not None):
         raise UserError("give a spec, a run, or a command behind --", f"as in {EXAMPLE}")
     _check(args)
     folder = _folder(args.keep)

@@ -6,6 +6,7 @@
 - progress: whether an attempt saved something new.
 - meeting: torchrun, which notes whether the ranks opened a process group.
 - text: what the text of a script shows that may go wrong in a job.
+- typed: the command behind `--` of submit and sweep, as the text of a spec.
 - command: command and variables of its ranks.
 - rank: the wrapper of each rank.
 - watch: notices that no rank of it writes any more.

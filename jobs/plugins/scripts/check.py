@@ -56,7 +56,7 @@ def problems_of(launch: Launch) -> Iterator[Problem]:
 def launchers_in(launch: Launch) -> Iterator[Problem]:
     """Yield each program that would start ranks, where the kit starts one rank or one agent."""
     for key, name, is_wrong in (
-        ("module", launch.module, launch.module == "torchrun" or _is_launcher(launch.module)),
+        ("module", launch.module, launch.module == "torchrun" or is_launcher(launch.module)),
         ("script", launch.script, _LAUNCHERS.fullmatch(Path(launch.script or "").name)),
     ):
         if is_wrong:
@@ -66,12 +66,12 @@ def launchers_in(launch: Launch) -> Iterator[Problem]:
     for index, word in enumerate(prefix):
         # Behind the first word a path may be that of an image, or of a folder.
         name = Path(word).name if index == 0 or "/bin/" in word else word
-        is_module = _is_launcher(re.sub("^-m", "", word))
+        is_module = is_launcher(re.sub("^-m", "", word))
         if is_module or (_LAUNCHERS.fullmatch(name) and word not in prefix[:index]):
             what = f"{format_value(word)} starts ranks: each would be an agent of its own"
             hint = "the kit starts the ranks: leave out the launcher and its options"
             yield Problem(("launch", "command_prefix", index), what, hint)
 
 
-def _is_launcher(module: str | None) -> bool:
+def is_launcher(module: str | None) -> bool:
     return any(f"{module}.".startswith(f"{each}.") for each in _MODULES)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...base import installation
 from ...base.errors import UserError
+from ...config.keys import nearest
 from ...contract.problems import Problem, SpecError, format_value
 from ...contract.rundir import RunDir
 from ...contract.spec import Launch, Spec
@@ -29,7 +30,9 @@ def locate(spec: Spec, repository: Path) -> tuple[Spec, Path]:
         is_inside = path.is_relative_to(repository.resolve())
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
-            hint = f"give the path of a file relative to {repository}"
+            near = nearest(path.name, [each.name for each in path.parent.glob("*.py")])
+            hint = f"did you mean {near}? " if near else ""
+            hint += f"give the path of a file relative to {repository}"
             problem = Problem(("launch", "script"), f"{format_value(written)} {what}", hint)
             raise SpecError([problem])
         if not is_inside:

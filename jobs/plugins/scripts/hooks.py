@@ -29,6 +29,13 @@ def problems(spec: Spec) -> Iterator[Problem]:
     yield from problems_of(spec.launch)
 
 
+def spec_text(words: Sequence[str], command: str) -> str:
+    """Return the spec of `python SCRIPT WORDS`, which a user typed behind `--` of a command."""
+    from . import typed
+
+    return typed.spec_text(words, command)
+
+
 def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
     """Return the spec with its script relative to the repository of the script, and that."""
     if spec.launch.is_trainer:

@@ -39,14 +39,15 @@ class LoadedSweep:
     metric: str | None
 
 
-def load(config: Path, arguments: Sequence[str]) -> LoadedSweep:
+def load(config: Path, arguments: Sequence[str], typed: str = "") -> LoadedSweep:
     """Return the points of a YAML file with `KEY=VALUE` and `KEY=V1,V2` of the command line.
 
-    Lists of the command line multiply the points of the section, and replace its keys.
+    Lists of the command line multiply the points of the section, and replace its keys. typed: the
+    text in place of the file.
     Raises: SpecError; its text lists the mistakes of the section and of every point.
     """
     fixed, axes = split(arguments)
-    text, document = read(config, fixed)
+    text, document = read(config, fixed, typed)
     section = document.values.pop(SWEEP, None)
     document.nodes.setdefault((SWEEP,), YamlNode(Place(str(config))))
     own = _Section(document, {} if section is None else section)

@@ -32,19 +32,19 @@ from .record import POINTS, PREFIX, SweepPoint, SweepRecord, points_of
 
 SUBMITIT = "submitit"  # its folder in that of the sweep
 INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped
-MAKE = ("CONFIG", "SET DRY FLAGS")
+MAKE = ("CONFIG", "SET DRY FLAGS CMD")
+TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add_config_file(parser)
-    arguments.add_overrides(parser, "train.lr=0.01,0.1")
+    arguments.add_source(parser, "train.lr=0.01,0.1")
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="list the points; write nothing")
     arguments.add_no_check(parser)
 
 
 def command(args: argparse.Namespace) -> int:
-    loaded = sweep_points.load(args.config, arguments.overrides_of(args))
+    loaded = sweep_points.load(*arguments.source_of(args))
     cluster = choose_cluster(args.cluster)
     if args.dry_run:
         show(loaded, cluster, args.json)
