@@ -55,10 +55,8 @@ def check_owner(run: RunHandle) -> None:
         now = f"attempt {owner.attempt} of job {owner.job_id}"
     else:
         return
-    raise Superseded(
-        f"{now} owns {run.dir.path} now, this is attempt {run.attempt} of job {run.job_id}: "
-        "nothing is committed"
-    )
+    what = f"{now} owns {run.dir.path} now, this is attempt {run.attempt} of job {run.job_id}"
+    raise Superseded(f"{what}: nothing is committed")
 
 
 Write = Callable[[HashedSink], object]  # writes the content of a rank's file

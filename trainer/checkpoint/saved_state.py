@@ -139,10 +139,8 @@ def check_fits(saved: SavedState, replica: Replica) -> None:
     check_same_tensors(saved.model, own, "the checkpoint is")
     optimizer_class = type(replica.optimizer).__name__
     if saved.optimizer_class != optimizer_class:
-        raise UserError(
-            f"the checkpoint holds the state of {saved.optimizer_class}, but train.optimizer is "
-            f"{optimizer_class}"
-        )
+        what = f"the checkpoint holds the state of {saved.optimizer_class}"
+        raise UserError(f"{what}, but train.optimizer is {optimizer_class}")
     check_groups(replica.optimizer, saved.optimizer)
 
 

@@ -62,17 +62,13 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
             f"{saved.global_batch_size}{'' if rest else f', or train.micro_batch_size to {micro}'}"
         )
     if saved.samples_per_epoch != now.samples_per_epoch:
-        raise UserError(
-            f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch, this "
-            f"start has {now.samples_per_epoch}: bring back the data set of that save, "
-            "or begin a new run with train.init_from"
-        )
+        what = f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch"
+        more = f"this start has {now.samples_per_epoch}: bring back the data set of that save"
+        raise UserError(f"{what}, {more}, or begin a new run with train.init_from")
     if saved.data_digest != now.data_digest:
-        raise UserError(
-            f"the data of train.dataset {now.train['dataset']} differ from those of the save: "
-            "bring back the files (or the version of Python whose source they are), or begin "
-            "a new run with train.init_from"
-        )
+        what = f"the data of train.dataset {now.train['dataset']} differ from those of the save"
+        hint = "bring back the files (or the version of Python whose source they are)"
+        raise UserError(f"{what}: {hint}, or begin a new run with train.init_from")
     changes = changed_keys(saved.train, now.train)
     if changes and not is_change_accepted:
         raise UserError(

@@ -79,10 +79,8 @@ def _copied(value: Any, path: str, stage: Callable[[torch.Tensor, str], torch.Te
         return tuple(copies) if isinstance(value, tuple) else copies
     if type(value) in PLAIN:
         return value
-    raise UserError(
-        f"{path} is a {type(value).__name__}, which no checkpoint can hold: make it a tensor, "
-        "a number or a text"
-    )
+    what = f"{path} is a {type(value).__name__}, which no checkpoint can hold"
+    raise UserError(f"{what}: make it a tensor, a number or a text")
 
 
 def first_not_finite(tensors: dict[str, Any]) -> str | None:

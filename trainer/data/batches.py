@@ -52,10 +52,8 @@ class Batches(BatchSizes):
         micro = f"train.micro_batch_size {self.micro_batch_size} x {self.world_size} ranks"
         round_size = len(self.round_of(0))
         if round_size > self.num_samples:
-            raise UserError(
-                f"{micro} is a global batch of {round_size}, but the training set has only "
-                f"{self.num_samples} samples"
-            )
+            what = f"{micro} is a global batch of {round_size}"
+            raise UserError(f"{what}, but the training set has only {self.num_samples} samples")
         if self.grad_accum_steps > self.rounds_per_epoch:
             raise UserError(
                 f"train.grad_accum_steps is {self.grad_accum_steps}, but the {self.num_samples} "

@@ -130,10 +130,8 @@ def check_labels(lowest: int, highest: int, num_classes: int) -> None:
     """Raise UserError where the labels from `lowest` to `highest` leave 0 to num_classes - 1."""
     wrong = lowest if lowest < 0 else highest
     if not 0 <= wrong < num_classes:
-        raise UserError(
-            f"train.dataset has the label {wrong}, but labels go from 0 to num_classes - 1, "
-            f"which is {num_classes - 1}"
-        )
+        what = f"train.dataset has the label {wrong}, but labels go from 0 to num_classes - 1"
+        raise UserError(f"{what}, which is {num_classes - 1}")
 
 
 def num_classes(*parts: Source | Stream | None) -> int | None:

@@ -138,10 +138,8 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
         name = "eval_accuracy" if "accuracy" in names else "eval_loss"
         name = name if has_held_out else None
     if context.train.early_stop_patience is not None and not has_held_out:
-        raise UserError(
-            f"train.early_stop_patience needs held-out samples, but train.dataset "
-            f"{context.train.dataset} returns none"
-        )
+        what = "train.early_stop_patience needs held-out samples"
+        raise UserError(f"{what}, but train.dataset {context.train.dataset} returns none")
     if name is None:
         return None
     known = [f"eval_{each}" for each in names] if has_held_out else []
@@ -157,10 +155,8 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
 def check_trainable(module: nn.Module, train: Train) -> None:
     """Raise UserError where no parameter trains."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UserError(
-            f"train.model {train.model} has no trainable parameter: add one, or set requires_grad "
-            "of one to True"
-        )
+        what = f"train.model {train.model} has no trainable parameter"
+        raise UserError(f"{what}: add one, or set requires_grad of one to True")
 
 
 def throw_away_pass(

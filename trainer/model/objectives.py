@@ -114,10 +114,8 @@ class Classification:
                 f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
             )
         if isinstance(scores, torch.Tensor) and classes not in (None, *scores.shape[1:2]):
-            raise UserError(
-                f"train.model {train.model} returns scores of shape {tuple(scores.shape)}, "
-                f"but the labels of {train.dataset} name {classes} classes"
-            )
+            what = f"train.model {train.model} returns scores of shape {tuple(scores.shape)}"
+            raise UserError(f"{what}, but the labels of {train.dataset} name {classes} classes")
 
 
 def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor]:
@@ -211,14 +209,10 @@ def check_sums(sums: object, name: str) -> None:
         is_count = key == "num_items" and type(value) is int
         if not is_count and (not isinstance(value, torch.Tensor) or value.ndim):
             shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
-            raise UserError(
-                f"{where} returns {key} as a {type(value).__name__}{shape}: make it the sum over "
-                "the items, a tensor []"
-            )
+            what = f"{where} returns {key} as a {type(value).__name__}{shape}"
+            raise UserError(f"{what}: make it the sum over the items, a tensor []")
     if torch.is_grad_enabled() and not sums.loss.requires_grad:
-        raise UserError(
-            f"{where}: the loss depends on no trainable parameter of train.model: remove detach() "
-            "or no_grad() from the model or the objective"
-        )
+        what = f"{where}: the loss depends on no trainable parameter of train.model"
+        raise UserError(f"{what}: remove detach() or no_grad() from the model or the objective")
     if "loss" in sums.metrics:
         raise UserError(f"{where} returns a metric named loss: that name is taken by the loss")

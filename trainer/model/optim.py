@@ -70,10 +70,8 @@ def _groups(parameters: list[nn.Parameter], train: Train) -> list[dict[str, Any]
 def _check(optimizer: object, trained: Named, name: str) -> None:
     """Raise UserError unless this is an optimizer of all trained parameters that can be saved."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(
-            f"train.optimizer: {name} returns a {type(optimizer).__name__}, not a "
-            "torch.optim.Optimizer"
-        )
+        what = f"train.optimizer: {name} returns a {type(optimizer).__name__}"
+        raise UserError(f"{what}, not a torch.optim.Optimizer")
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     if missing := [key for key, each in trained if id(each) not in held]:
         raise UserError(
@@ -186,10 +184,8 @@ def _users_factor(train: Train) -> Factor:
         with user_code("train.schedule", train.schedule):
             value = own(step, length.total_steps, **train.schedule_args)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise UserError(
-                    f"train.schedule: {train.schedule} returns {value!r} for step {step}: return a "
-                    "factor of train.lr, 0 or more"
-                )
+                what = f"train.schedule: {train.schedule} returns {value!r} for step {step}"
+                raise UserError(f"{what}: return a factor of train.lr, 0 or more")
         return float(value)  # no checkpoint can hold a number of NumPy
 
     return factor

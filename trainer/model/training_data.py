@@ -110,7 +110,5 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
     for rank, row in enumerate(rows):
         for name, size, own in zip(sizes, first, row.tolist(), strict=True):
             if own != size:
-                raise UserError(
-                    f"train.dataset {dataset} differs between ranks: rank 0 sees {size} {name}, "
-                    f"rank {rank} {own}: give all nodes the same files"
-                )
+                what = f"train.dataset {dataset} differs between ranks: rank 0 sees {size} {name}"
+                raise UserError(f"{what}, rank {rank} {own}: give all nodes the same files")

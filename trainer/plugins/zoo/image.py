@@ -61,10 +61,8 @@ class Image:
         """Raise UserError unless the inputs are images with as many channels as mean and std."""
         if images.ndim != 4:
             shape = tuple(images.shape[1:])
-            raise UserError(
-                f"train.transform is image, but train.dataset returns inputs of shape {shape}: "
-                "it needs images of shape (C, H, W)"
-            )
+            what = f"train.transform is image, but train.dataset returns inputs of shape {shape}"
+            raise UserError(f"{what}: it needs images of shape (C, H, W)")
         if self._normalises and len(self._scale) != images.shape[1]:
             raise UserError(
                 f"train.transform_args: mean and std have {len(self._scale)} numbers, but the "

@@ -90,10 +90,8 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
     ]
     if classes[0] != classes[1]:
         differ = sorted({*classes[0]} ^ {*classes[1]})
-        raise UserError(
-            f"train.dataset_args.path: {train} and {held_out} have different classes, such as "
-            f"{differ[0]}: both need a folder for each class"
-        )
+        what = f"train.dataset_args.path: {train} and {held_out} have different classes"
+        raise UserError(f"{what}, such as {differ[0]}: both need a folder for each class")
     return ImageFolder(train, classes[0], size), ImageFolder(held_out, classes[0], size)
 
 
