@@ -4,23 +4,36 @@ In a clone most of them have a make target.
 """
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 
+from .base import stop_signals
 from .base.console import discard_output, escape_output, with_time
 from .base.errors import HINT, FailedError, UserError
 from .commands.catalogue import load, parse
 
 EXIT_USER = 2
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 2 for a user's mistake, 1 for a failed action."""
+    """Run one command; returns its exit code: 2 for a user's mistake, 1 for a failed action.
+
+    After a Ctrl-C 130; 0 if make called it, which ends by its own SIGINT, and would print an error.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    code = run(words)
+    is_by_make = code == EXIT_INTERRUPTED and words[:1] == ["make"]
+    return 0 if is_by_make and signal.SIGINT in stop_signals.taken else code
+
+
+def run(words: list[str]) -> int:
+    """Run one command; returns its exit code. words: of the command line."""
     name = ""
     escape_output()
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
         if words[:1] == ["make"]:  # kit.mk
             from .commands import make_words
 
@@ -34,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         discard_output()
         return 0 if name and hasattr(load(name), "ONLY_PRINTS") else EXIT_FAILED
     except KeyboardInterrupt:
-        return 130
+        stop_signals.taken.add(signal.SIGINT)
+        return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         from .commands import packages
 

@@ -23,6 +23,7 @@ END_TORCHRUN = signal.SIGVTALRM
 # torchrun raises an exception at those signals that it is told to handle, and has to be told some.
 # No process sends this one.
 HANDLED_BY_TORCHRUN = signal.SIGRTMAX
+taken: set[signal.Signals] = set()  # all that have come by `arrived` to this process
 
 
 def block_stop_signals() -> None:
@@ -49,6 +50,7 @@ def arrived(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Si
         if (number := _wait(numbers, 0 if came else seconds)) < 0:
             break
         came.append(signal.Signals(number))
+    taken.update(came)
     return came
 
 

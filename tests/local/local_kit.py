@@ -33,8 +33,8 @@ class Kit:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
         self.env = inherited | {"KIT_RUNS": str(root)}
 
-    def start(self, *words):
-        """A command that runs, with its output in pipes."""
+    def start(self, *words, **options):
+        """A command that runs, with its output in pipes. options: of Popen."""
         return subprocess.Popen(
             [*self.command, *map(str, words)],
             cwd=self.repository,
@@ -42,6 +42,7 @@ class Kit:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **options,
         )
 
     def end(self, process, limit_s=120):

@@ -1,6 +1,8 @@
 """The make commands of README.md, typed as a user types them, on local runs."""
 
+import os
 import shutil
+import signal
 import sys
 
 import pytest
@@ -45,6 +47,18 @@ def make(tmp_path):
     kit = Make(tmp_path / "runs")
     yield kit
     kit.kill()
+
+
+def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
+    config = tmp_path / "slow.yaml"
+    config.write_text("name: slow\nlaunch: {command_prefix: [bash, -c, exec sleep 60]}\n")
+    submit = make.start("submit", f"CONFIG={config}", LOCAL, start_new_session=True)
+    wait_for((make.root / "slow/latest/attempt-1/plan.json").exists, "no attempt")
+    os.killpg(submit.pid, signal.SIGINT)  # as a terminal does
+    status, _, stderr = make.end(submit)
+    assert status == -signal.SIGINT and "***" not in stderr
+    (run,) = (make.root / "slow").glob("2*")
+    assert stderr.endswith(f"stopped, nothing saved; next: make resume RUN={run.name}\n")
 
 
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
