@@ -65,9 +65,11 @@ def close(
     record_writer.note(run_dir, attempt, "close", decision=decision.action)
     if evidence.outcome == "stopped" and not me.is_local:  # else there is no limit, or no stop
         report_short_lead(facts)
-    # Without Slurm the command that runs the attempts prints the hint, as its last line.
-    line = format_for_log(decision, run_dir, facts.last)
-    print_line(f"attempt {attempt}: {format_decision(decision) if me.is_local else line}")
+    # Without Slurm the command that runs the attempts prints the end of the run.
+    if not me.is_local:
+        print_line(f"attempt {attempt}: {format_for_log(decision, run_dir, facts.last)}")
+    elif decision.cause not in (Cause.COMPLETED, Cause.INTERRUPTED):
+        print_line(f"attempt {attempt}: {format_decision(decision)}")
     if decision.action in FINAL:
         facts = end_run(run_dir, facts, me, decision)
     return decision, facts

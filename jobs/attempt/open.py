@@ -115,8 +115,9 @@ def open_attempt(
     _write_plan(run_dir, plan)
     if not me.is_local:
         hooks.successor(run_dir, facts, me, is_over=False)
-    where = f"{plan.head.endpoint} ({plan.head.how}){chosen.note}"
-    print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}, rendezvous at {where}")
+    where = f", rendezvous at {plan.head.endpoint} ({plan.head.how}){chosen.note}"
+    where = " on this machine" if me.is_local else where
+    print_line(f"attempt {attempt}: {quantity(len(plan.nodes), 'node')}{where}")
     return Opened(plan, chosen)
 
 

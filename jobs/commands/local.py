@@ -22,9 +22,9 @@ from typing import TextIO
 from .. import hooks
 from ..attempt import attempts, srun_step
 from ..attempt.decision import Cause
-from ..attempt.reasons import hold_hint
+from ..attempt.reasons import hold_hint, remedy_of
 from ..base import gpus, installation
-from ..base.console import display_path, format_metrics, print_line, quantity
+from ..base.console import display_path, print_line, quantity
 from ..base.environment import Program
 from ..base.errors import UserError
 from ..base.prctl import adopted_orphans, die_with_parent
@@ -38,6 +38,7 @@ from ..contract.rundir import RunDir
 from ..contract.spec import Launch, Spec
 from ..node.torchrun import stop_signal
 from ..runs import run_lock
+from . import local_lines
 
 POLL_S = 0.2
 MAX_RANKS_PER_CORE = 4
@@ -47,30 +48,24 @@ KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own Kil
 
 def run_here(run_dir: RunDir, stream: TextIO) -> int:
     """Run in the foreground and print how it ended to a stream; returns the exit code."""
-    print(f"run directory {display_path(run_dir.path)}", file=sys.stderr, flush=True)
-    code, result = run(run_dir), records.read(Result, run_dir.result)
+    code, of_run = run(run_dir), read_attempts(run_dir)
     if code == 0:
-        if result is not None and (metrics := format_held_out(result)):
-            steps = quantity(result.global_step or 0, "step")
-            print(f"{metrics} after {steps}", file=stream)
-        print(f"run directory {display_path(run_dir.path)}", file=stream)
-        print(f"next: {installation.command('logs', run_dir.run_id)}", file=stream)
+        print(local_lines.format_end(run_dir, of_run), file=stream)
+        report = installation.command("report", run_dir.run_id)
+        print(f"run directory {display_path(run_dir.path)}, next: {report}", file=stream)
         return 0
-    last, step = read_attempts(run_dir)[-1], None if result is None else result.global_step
+    why = of_run[-1].why
+    if of_run[-1].cause is Cause.INTERRUPTED:
+        _, resume = remedy_of(why, run_dir.run_id)
+        print(f"{local_lines.format_stopped(run_dir)}; next: {resume}", file=sys.stderr)
+        return 130
+    # The reason of the failure stands in the attempt's own line, just above.
+    result = records.read(Result, run_dir.result)
+    step = None if result is None else result.global_step
     where = "" if step is None else f" after step {step}"
-    is_interrupted = last.cause is Cause.INTERRUPTED
-    # The reason of a failure stands in the attempt's own line, just above.
-    reason = last.reason if is_interrupted else f"{last.cause}, see above"
-    print(f"stopped{where}: {reason}", file=sys.stderr)
-    print(f"next: {hold_hint(last.why, run_dir.run_id)}", file=sys.stderr)
-    return 130 if is_interrupted else code
-
-
-def format_held_out(result: Result) -> str:
-    """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
-    metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
-    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
-    return format_metrics(without_loss or metrics)
+    print(f"stopped{where}: {of_run[-1].cause}, see above", file=sys.stderr)
+    print(f"next: {hold_hint(why, run_dir.run_id)}", file=sys.stderr)
+    return code
 
 
 def run(run_dir: RunDir) -> int:
@@ -91,11 +86,11 @@ def run(run_dir: RunDir) -> int:
         run_dir.job_log.unlink()
 
     def run_step(plan: AttemptPlan, _: Chosen) -> int:
-        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch)
+        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, lines)
         kill_orphans()
         return 0
 
-    me = run_lock.this_process(None)
+    me, lines = run_lock.this_process(None), local_lines.ProgressLines(run_dir)
     with run_lock.release_on_disk_error(run_dir, me), stop_signals() as stops, adopted_orphans():
         log = "" if spec.launch.is_trainer else f": {display_path(run_dir.rank_log(0))}"
         print_line(f"{installation.command('logs', run_dir.run_id)} shows the output{log}")
@@ -195,8 +190,16 @@ def kill_orphans() -> None:
         time.sleep(0.01)
 
 
-def watch(agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Launch) -> None:
-    """Wait until all agents have ended; forward the first stop, kill at a Ctrl-C after it."""
+def watch(
+    agents: list[subprocess.Popen[bytes]],
+    stops: StopSignals,
+    launch: Launch,
+    lines: local_lines.ProgressLines,
+) -> None:
+    """Show the progress until all agents have ended.
+
+    Forward the first stop, kill at a Ctrl-C after it.
+    """
     is_stopping, kill_at = False, math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         came = stops.wait(POLL_S)
@@ -205,7 +208,7 @@ def watch(agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Lau
         if stops.names and not is_stopping:
             is_stopping = True
             signal_agents(agents, signal.SIGTERM)
-            print_line(format_stop(launch))
+            print_line(local_lines.format_stop(launch))
             if stop_signal(launch) is None and "SIGINT" not in stops.names:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S
@@ -215,16 +218,8 @@ def watch(agents: list[subprocess.Popen[bytes]], stops: StopSignals, launch: Lau
             if is_kill:
                 print_line("killing")
                 kill_at = math.inf
-
-
-def format_stop(launch: Launch) -> str:
-    """Return what the first Ctrl-C does, as the user reads it."""
-    if launch.is_trainer:
-        return "stopping after this step and saving (Ctrl-C again kills)"
-    if (number := stop_signal(launch)) is None:
-        none = "your script is not told to stop (launch.stop_signal: none)"
-        return f"{none}; press Ctrl-C again to kill it"
-    return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"
+        elif not stops.names:
+            lines.show()
 
 
 def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from .. import hooks
 from ..attempt.close import record_completion
+from ..base.console import print_line
 from ..base.errors import UserError
 from ..config.loaded import LoadedSpec
 from ..contract import records
@@ -22,7 +23,7 @@ from ..runs import fact_reader, frozen_spec, lookup, revision, run_lock, scratch
 from ..runs.evidence import is_training_complete
 from ..runs.state import RunState
 from ..slurm import job_list
-from . import arguments, local
+from . import arguments, local, local_lines
 from .queue import queue
 from .submit import choose_cluster, show_job_or_train
 from .submit_claim import hold_claim
@@ -78,7 +79,11 @@ def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     if is_over(run_dir, request, is_complete):
         return 0
     is_begun, job_id = resume(run_dir, request, cluster_of([run_dir], request))
-    return show_job_or_train(run_dir, job_id, as_json) if is_begun else 0
+    if not is_begun:
+        return 0
+    if line := local_lines.format_continues(run_dir):
+        print_line(line)
+    return show_job_or_train(run_dir, job_id, as_json)
 
 
 def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str | None]:

@@ -209,7 +209,7 @@ def _read(run_dir: RunDir) -> RunFiles:
         run_dir=run_dir,
         owner=run_lock.read(run_dir),
         is_resumed=not is_complete and _is_newer(run_dir.submission, run_dir.result),
-        checkpoint_time=_time_of_checkpoint(run_dir, facts),
+        checkpoint_time=time_of_checkpoint(run_dir, facts),
     )
 
 
@@ -226,7 +226,7 @@ def _time_of(path: Path) -> float | None:
         return None
 
 
-def _time_of_checkpoint(run_dir: RunDir, facts: RunFacts) -> float | None:
+def time_of_checkpoint(run_dir: RunDir, facts: RunFacts) -> float | None:
     """Return when the newest checkpoint was saved: that of a user's script, when it reported it."""
     if facts.saved.checkpoint is None:
         return None

@@ -72,7 +72,7 @@ def test_the_users_repository_is_frozen_and_the_kit_beside_it(kit, repository, t
     text = kit(repository, "submit", "specs/mine.yaml", *two_ranks, "--cluster", "local")
     run = newest(repository, "mine")
     assert read_json(run.result)["status"] == "completed"
-    assert f"next: kit logs {run.run_id}" in text
+    assert f"next: kit report {run.run_id}" in text
     assert (run.code / "jobs/nets.py").is_file() and not (run.code / "slurm_job_kit").exists()
     assert (run.kit / "slurm_job_kit/jobs/contract/spec.py").is_file()
     assert not (run.kit / "jobs").exists()

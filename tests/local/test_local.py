@@ -69,7 +69,11 @@ def test_a_run_completes_and_says_how_well(undisturbed):
     assert result.get("exactness", "bitwise") == "bitwise"  # of the plugin describe
     accuracy = result["metrics"]["eval_accuracy"]
     assert accuracy > 0.9
-    assert f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps" in stdout
+    of_end, of_run = stdout.splitlines()
+    assert of_end.startswith(
+        f"held-out accuracy {accuracy:.2%} after {result['global_step']} steps in "
+    )
+    assert of_run == f"run directory {run.path}, next: make report RUN={run.run_id}"
 
 
 def test_a_run_leaves_its_records(undisturbed):
@@ -107,14 +111,22 @@ def test_ctrl_c_saves_and_resume_ends_with_the_bits_of_the_undisturbed_run(kit, 
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process)
     assert status == 130, stderr
-    assert "make resume RUN=" in stderr
     assert kit.processes() == []
     stopped = read_json(run.result)
     assert (stopped["status"], stopped["reason"]) == ("held", "stopped on request")
     assert (run.checkpoints / f"step-{stopped['global_step']:08d}").is_dir()
 
+    at = stopped["global_step"]
+    after = (
+        f"stopped after step {at} of {read_json(run.progress)['total']}, saved; next: make resume"
+    )
+    assert stderr.splitlines()[-2:] == [
+        "stopping after this step and saving (Ctrl-C again kills)",
+        f"{after} RUN={run.run_id}",
+    ]
     status, _, stderr = kit.run("resume", run.run_id)  # also where sbatch is on PATH
     assert status == 0, stderr
+    assert stderr.startswith(f"continues from step {at} of ")
     result = read_json(run.result)
     assert (result["attempts"], result["steps_redone"]) == (2, 0)
     assert bitwise.differences(run, undisturbed[0]) == []

@@ -117,7 +117,7 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     marker = read_json(run.attempt(1).outcome)
     assert marker["status"] == "stopped"
     assert 100 <= marker["global_step"] < STEPS
-    assert f"stopped after step {marker['global_step']}: stopped on request" in stderr
+    assert f"stopped after step {marker['global_step']} of {STEPS}, saved; next: " in stderr
     assert run.attempt(1).stop_requested.exists()
 
     status, _, stderr = kit.run("resume", run.run_id, "--cluster", "local")

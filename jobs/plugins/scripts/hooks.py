@@ -73,17 +73,11 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
 def launch_command(
     program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return torchrun's command with the user's program as its ranks, and begin to watch them.
+    """Return torchrun's command with the user's program as its ranks."""
+    if program is Program.TORCHRUN and spec is not None and not spec.launch.is_trainer:
+        from . import command
 
-    With the agents of a local run a thread begins that prints how far the program is.
-    """
-    if program not in (Program.TORCHRUN, Program.LOCAL) or spec is None or spec.launch.is_trainer:
-        return [*argv], {**environ}
-    from . import command, progress
-
-    if program is Program.TORCHRUN:
         return command.start(argv, environ, spec)
-    progress.begin_to_show(RunDir(Path(argv[2])))  # bash agent.sh RUN_DIR ...
     return [*argv], {**environ}
 
 

@@ -4,20 +4,15 @@ import contextlib
 import itertools
 import os
 import re
-import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...attempt.decision import Decision, Ending, history_of, is_restart
 from ...base import files
-from ...base.console import print_line
-from ...contract import records
 from ...contract.checkpoint.names import is_newer
 from ...contract.kinds import Kind
 from ...contract.records import of_plugin, with_plugin
 from ...contract.records.ended import ENDS, FINAL, Action, Evidence
-from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
 from ...runs.evidence import exits_are_clean
 from ...runs.facts import AttemptFacts
@@ -30,8 +25,6 @@ PLUGIN = "scripts"
 MAX_RESTARTS = 20
 # Where ranks may meet that open no process group of torch.
 _ELSEWHERE = re.compile(r"file://|FileStore|mpi4py|horovod|jax\.distributed")
-SHOWS = "progress of a script"  # the name of a thread
-SHOW_S = 10  # between two lines about the progress in a local run
 
 
 @dataclass(frozen=True)
@@ -102,22 +95,3 @@ def _time_of(path: Path) -> int | None:
     with contextlib.suppress(OSError):  # the script replaces it right now
         return path.stat().st_mtime_ns
     return None
-
-
-def begin_to_show(run_dir: RunDir) -> None:
-    """Print how far the script reports to be, in a thread that goes on in the next attempt."""
-    if SHOWS not in [each.name for each in threading.enumerate()]:
-        threading.Thread(target=_show, args=(run_dir,), name=SHOWS, daemon=True).start()
-
-
-def _show(run_dir: RunDir) -> None:
-    shown = records.read_leniently(Progress, run_dir.progress)
-    while True:
-        time.sleep(SHOW_S)
-        with contextlib.suppress(OSError):  # the next look may succeed
-            now = records.read_leniently(Progress, run_dir.progress)
-            if now is not None and now != shown:
-                known = (x for x in now.metrics or () if x.value is not None)
-                metrics = "".join(f"  {each.name} {each.value:.4g}" for each in known)
-                print_line(f"step {now.step}/{now.total or '?'}{metrics}")
-            shown = now

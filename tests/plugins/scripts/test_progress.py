@@ -2,13 +2,11 @@
 
 import json
 import os
-import threading
 
 import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import collect_evidence, decision, record_writer
-from slurm_job_kit.jobs.base.environment import Program
 from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
@@ -146,18 +144,3 @@ def test_a_checkpoint_that_a_script_overwrites_in_place_is_progress(hosts):
     before = progress.newest_file(there)
     saved.write_bytes(b"2" * 100)
     assert progress.newest_file(there) > before
-
-
-@pytest.mark.usefixtures("script")
-def test_a_local_run_prints_how_far_a_script_is_with_each_new_report(run, monkeypatch, capfd):
-    monkeypatch.setattr(progress, "SHOW_S", 0.01)
-    write_json(run.progress, {"step": 1})
-    spec, agent = Spec.read(run.spec), ["bash", "agent.sh", str(run.path), "1"]
-    for _ in range(2):  # each attempt
-        assert hooks.launch_command(Program.LOCAL, agent, {}, spec)[0] == agent
-    write_json(run.progress, {"step": 7, "total": 9, "metrics": {"loss": 0.5}})
-    printed = ""
-    while "\n" not in printed:
-        printed += capfd.readouterr().err
-    assert printed.endswith("step 7/9  loss 0.5\n")
-    assert [each.name for each in threading.enumerate()].count(progress.SHOWS) == 1
