@@ -1,4 +1,4 @@
-"""Checks a new run before it is queued: the trainer builds its parts in a process of its own.
+"""Checks a new run before it begins: the trainer builds its parts in a process of its own.
 
 That process has the interpreter, code and variables of the ranks, and no GPU. Its errors are shown
 like mistakes in the spec. A warning, a limit or a failure of the check itself refuses nothing.
@@ -42,7 +42,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
-    """Check the packages of runs; on Slurm the parts of each that differ from those of all before.
+    """Check the packages of runs, and the parts of each that differ from those of all before.
 
     Runs that differ in numbers only, such as train.lr, have the same parts.
     Raises: UserError; SpecError with the mistake of the first run that has one.
@@ -50,7 +50,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     for loaded in runs.values():
         check_packages(loaded.spec)
     seen = set()
-    for run_dir, loaded in runs.items() if is_on_slurm and is_checked else ():
+    for run_dir, loaded in runs.items() if is_checked else ():
         spec = Spec.read(run_dir.spec)
         numbers = (int, float, type(None))
         train = {k: v for k, v in vars(spec.train).items() if not isinstance(v, numbers)}
@@ -126,7 +126,7 @@ def build_parts(run_dir: RunDir, spec: Spec, python: str) -> Problem | None:
 
 def rank_environment(run_dir: RunDir, spec: Spec) -> dict[str, str]:
     """Return rank 0's variables, without those by which it would meet other ranks, and no GPU."""
-    from ...node.torchrun import variables_of_spec  # only a run on Slurm is checked
+    from ...node.torchrun import variables_of_spec  # not every run is checked
 
     folders = (str(run_dir.code), str(run_dir.kit), os.environ.get("PYTHONPATH"))
     return {

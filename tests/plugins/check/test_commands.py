@@ -25,9 +25,10 @@ def wrong_model(*_):
     return Problem(("train", "model"), "there is no module mine")
 
 
-def test_a_run_with_a_mistake_in_its_parts_is_not_queued_and_not_kept(slurm, monkeypatch, capsys):
+@pytest.mark.parametrize("cluster", ["slurm", "local"])
+def test_a_run_with_a_mistake_in_its_parts_does_not_begin(slurm, monkeypatch, capsys, cluster):
     monkeypatch.setattr(check, "build_parts", wrong_model)
-    assert main(["submit", "tiny.yaml", "train.model=mine:net"]) == 2
+    assert main(["submit", "tiny.yaml", "train.model=mine:net", "--cluster", cluster]) == 2
     expected = "error: override train.model=mine:net: train.model: there is no module mine\n"
     assert capsys.readouterr().err == expected
     assert lookup.all_runs() == [] and slurm.submitted == 0
