@@ -29,8 +29,12 @@ train:
 	@$(KIT) make $@
 $(KIT_TARGETS) train: $(READY)
 
-##@ Work on the kit
+##@ This clone
 setup: $(READY) ## Make the virtual environment .venv from requirements.lock
+help-dev: ## List the commands for work on the kit: tests, benchmarks, lint
+	@awk -v dev=1 $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
+
+##@ Work on the kit
 test: $(READY_DEV) ## All tests; on a real Slurm where its daemons are installed [COVERAGE=1]
 	@$(PYTEST) $(COVER) tests/slurm tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
 test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [COVERAGE=1]
@@ -93,10 +97,10 @@ OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch a
 
 .DEFAULT:
 	@$(if $(wildcard $(PYTHON)),$(KIT) make $@,$(error there is no target $@: make lists them))
-help: ## Print this list
+help:
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
 
 .PHONY: train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
-	lint cluster-up cluster-down help
+	lint cluster-up cluster-down help help-dev

@@ -6,17 +6,18 @@ KIT := kit
 endif
 kit-help:
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS)
-# Targets with the same heading stand together, in whichever file they are.
+# Targets with the same heading stand together, in whichever file they are. dev=1: those for work on
+# the kit itself, and no others.
 KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) heads[++n] = at; text[at] = text[at]} \
 	/^[a-z0-9-]+:.*\#\# / {text[at] = text[at] sprintf("  make %-14s %s\n", $$1, $$2)} \
 	/^\#\#:/ {notes = notes substr($$0, 5) "\n"} \
-	END {for (i = 1; i <= n; i++) printf "%s\n%s\n", heads[i], text[heads[i]]; printf "%s", notes}'
+	END {for (i = 1; i <= n; i++) if ((heads[i] == "Work on the kit") == dev) printf "%s\n%s\n", heads[i], text[heads[i]]; if (!dev) printf "%s", notes}'
 ##: A variable counts on make's command line only, not in the environment or a Makefile.
 ##: YES, CODE and DRY are 1 or 0.
 
 ##@ Run
 submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100]
-dry-run: ## Show what submit would do with CONFIG=...: sbatch command, script, resolved spec
+dry-run: ## Show what submit would do with CONFIG=...: sbatch command, resolved spec [FLAGS=--full]
 
 ##@ Look
 ##@ Look
