@@ -79,7 +79,8 @@ def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[...,
         _refuse_live_code(module)
         function: Callable[..., Any] = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{key}: {name}: {error}") from error
+        hint = "name code that git tracks, or that the ranks' Python has: package.module:name"
+        raise UserError(f"{key}: {name}: {error}", hint) from error
     if not callable(function):
         raise UserError(f"{key}: {name} cannot be called")
     return function

@@ -52,8 +52,10 @@ class Batches(BatchSizes):
         micro = f"train.micro_batch_size {self.micro_batch_size} x {self.world_size} ranks"
         round_size = len(self.round_of(0))
         if round_size > self.num_samples:
-            what = f"{micro} is a global batch of {round_size}"
-            raise UserError(f"{what}, but the training set has only {self.num_samples} samples")
+            what = f"{micro} is a global batch of {round_size}, but the training set has only "
+            most = self.num_samples // self.world_size
+            hint = f"make train.micro_batch_size {most} at most" if most else "take fewer ranks"
+            raise UserError(f"{what}{self.num_samples} samples", hint)
         if self.grad_accum_steps > self.rounds_per_epoch:
             raise UserError(
                 f"train.grad_accum_steps is {self.grad_accum_steps}, but the {self.num_samples} "

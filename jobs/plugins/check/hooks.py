@@ -56,7 +56,7 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
         train = {k: v for k, v in vars(spec.train).items() if not isinstance(v, numbers)}
         if (parts := repr((train, spec.launch))) not in seen:
             seen.add(parts)
-            check(loaded, run_dir)
+            check(loaded, run_dir, is_on_slurm)
 
 
 def check_packages(spec: Spec) -> None:
@@ -75,10 +75,10 @@ def check_packages(spec: Spec) -> None:
         raise UserError(missing)
 
 
-def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
+def check(loaded: LoadedSpec, run_dir: RunDir, is_on_slurm: bool = True) -> None:
     """Check the parts of a frozen run, and print what was checked.
 
-    loaded: the user's input, for the places of keys.
+    loaded: the user's input, for the places of keys. is_on_slurm: the nodes may have other files.
     Raises: SpecError with a mistake that every rank would fail of.
     """
     spec, began = Spec.read(run_dir.spec), time.monotonic()
@@ -86,9 +86,9 @@ def check(loaded: LoadedSpec, run_dir: RunDir) -> None:
         python = ranks_python(spec)
         if spec.launch.is_trainer:
             what = "model, data and objective"
-            found = build_parts(run_dir, spec, python)
+            found = build_parts(run_dir, spec, python, is_on_slurm)
         else:
-            what, found = "the syntax of your code", syntax(run_dir, spec)
+            what, found = "the syntax of your code", own_code(run_dir, spec, python)
     except (NotChecked, records.RecordError, OSError) as reason:
         print_line(f"not checked: {reason}")
         return
@@ -109,11 +109,12 @@ def ranks_python(spec: Spec) -> str:
     return spec.interpreter
 
 
-def build_parts(run_dir: RunDir, spec: Spec, python: str) -> Problem | None:
+def build_parts(run_dir: RunDir, spec: Spec, python: str, is_on_slurm: bool) -> Problem | None:
     """Run `trainer.plugins.check`; return the first error that it met. Raises: NotChecked."""
     with tempfile.TemporaryDirectory(prefix="kit-check-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
         words = ["-m", "slurm_job_kit.trainer.plugins.check", str(run_dir.path), str(report)]
+        words += [] if is_on_slurm else ["here"]
         env = rank_environment(run_dir, spec)
         status = run_limited([python, *words], run_dir.code, env, output)
         found = records.read(Problem, report)
@@ -169,13 +170,21 @@ def run_limited(command: Sequence[str], folder: Path, env: dict[str, str], outpu
         process.wait()
 
 
-def syntax(run_dir: RunDir, spec: Spec) -> Problem | None:
-    """Return the syntax error of a user's script or module, if any; nothing of it is executed.
+def own_code(run_dir: RunDir, spec: Spec, python: str) -> Problem | None:
+    """Return a missing module or a syntax error of a user's code, if any; nothing is executed.
 
-    Raises: OSError where its file is not in the frozen code.
+    Raises: OSError where its file is not in the frozen code; NotChecked.
     """
     key = "module" if spec.launch.script is None else "script"
     path = run_dir.code / (spec.launch.script or str(spec.launch.module).replace(".", "/") + ".py")
+    if key == "module" and not path.is_file():
+        find = "import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)"
+        words, env = [python, "-c", find, str(spec.launch.module)], rank_environment(run_dir, spec)
+        if not run_limited(words, run_dir.code, env, Path(os.devnull)):
+            return None
+        what = f"{python} and the frozen code have no module {spec.launch.module}"
+        hint = "name one that git tracks or that is installed there, such as package.train"
+        return Problem(("launch", key), what, hint, is_error=not spec.setup)
     try:
         compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte

@@ -53,7 +53,7 @@ def check(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(run.code))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def found(train, code=OWN, world_size=2, **sections):
+    def found(train, code=OWN, world_size=2, is_here=False, **sections):
         (run.code / "mine.py").write_text(code)
         importlib.invalidate_caches()
         sys.modules.pop("mine", None)
@@ -62,7 +62,7 @@ def check(tmp_path, monkeypatch):
         try:
             build_parts(run, spec)
         except (Exception, SystemExit) as error:
-            met = problem_of(error, spec)
+            met = problem_of(error, spec, is_here)
             level = "error" if met.is_error else "warning"
             text = "\n".join([met.what, *met.frames, met.hint])
             return level, dotted(met.path), text
@@ -120,6 +120,7 @@ def test_an_argument_that_does_not_exist_is_an_error(check, key):
 def test_files_that_only_the_nodes_may_have_are_a_warning(check):
     train = of(dataset="image_folder", dataset_args={"path": "/no/such/folder"})
     assert check(train)[:2] == ("warning", "train.dataset_args.path")
+    assert check(train, is_here=True)[0] == "error"  # a local run
     train = of(dataset="mine:data", dataset_args={})
     level, where, text = check(train, "def data():\n    open('/no/such/x.csv')\n")
     assert (level, where) == ("warning", "train.dataset")

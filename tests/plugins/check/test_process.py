@@ -154,13 +154,15 @@ def test_the_syntax_of_an_own_script_is_checked_and_nothing_is_executed(frozen, 
     assert text.startswith("x.yaml:3: launch.script: own.py: ") and "(own.py, line 2)" in text
 
 
-@pytest.mark.parametrize(
-    ("launch", "file"),
-    [("{module: no_such.train}", "no_such/train.py"), ("{python: no-such-python}", "python")],
-)
-def test_a_module_or_interpreter_that_only_the_nodes_may_have_is_not_checked(
-    frozen, capfd, launch, file
-):
-    checked(frozen(f"name: x\nlaunch: {launch}\n"))
+def test_an_own_module_that_no_rank_would_find_is_refused(frozen, capfd):
+    words = r"x.yaml:2: launch.module: .* have no module no_such.train"
+    with pytest.raises(SpecError, match=words):
+        checked(frozen("name: x\nlaunch: {module: no_such.train}\n"))
+    checked(frozen("name: x\nlaunch: {module: json.tool}\n"))  # an installed one
+    assert "checked the syntax" in capfd.readouterr().err
+
+
+def test_an_interpreter_that_is_not_here_is_not_checked(frozen, capfd):
+    checked(frozen("name: x\nlaunch: {python: no-such-python}\n"))
     words = capfd.readouterr().err
-    assert "not checked: [Errno 2] No such file or directory: " in words and f"{file}'" in words
+    assert "not checked: [Errno 2] No such file or directory: " in words

@@ -1,10 +1,10 @@
 """Builds the parts of a frozen run once, without a GPU and without other ranks, before the queue.
 
-    python -m trainer.plugins.check RUN_DIR REPORT
+    python -m trainer.plugins.check RUN_DIR REPORT [here]
 
 Submit starts it on its own host and reads from REPORT the first error that it met
-(`jobs/plugins/check`). It creates what a rank creates before its first step and computes one batch
-on the CPU. It writes nothing into the run directory.
+(`jobs/plugins/check`). `here`: the ranks will run on this host, too. It creates what a rank creates
+before its first step and computes one batch on the CPU. It writes nothing into the run directory.
 """
 
 import functools
@@ -81,15 +81,16 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     build.best_metric(context, list(metrics), data.held_out is not None)
 
 
-def problem_of(error: BaseException, spec: Spec) -> Problem:
+def problem_of(error: BaseException, spec: Spec, is_here: bool = False) -> Problem:
     """Return an error as a problem: its key, its text, and the last frames of the user's code.
 
     It is a warning unless every rank would meet it: code may depend on a GPU, and files, packages
-    or variables on the host.
+    or variables on the host. is_here: this is their host.
     """
     is_kits = isinstance(error, (UserError, CodeError))
     cause = error.__cause__ if is_kits and error.__cause__ is not None else error
-    is_sure = isinstance(error, UserError) and not isinstance(error, (UserCodeError, NoSamples))
+    of_host = () if is_here else (NoSamples,)
+    is_sure = isinstance(error, UserError) and not isinstance(error, (UserCodeError, *of_host))
     if isinstance(cause, (ImportError, SyntaxError)):
         is_sure = not spec.setup  # setup lines may choose other packages for the ranks
     head, _, hint = (str(error) if is_kits else in_one_line(error)).partition(HINT)
@@ -97,7 +98,7 @@ def problem_of(error: BaseException, spec: Spec) -> Problem:
     path = tuple(match[1].split(".")) if match else ("train",)
     is_of_file = path[1:2] == ("dataset_args",) and len(path) > 2
     what = match[2] if match else head
-    is_error = is_sure and not is_of_file
+    is_error = is_sure and (is_here or not is_of_file)
     return Problem(path, what, hint, is_error=is_error, frames=_frames(cause))
 
 
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> None:
     try:
         build_parts(run_dir, spec)
     except (Exception, SystemExit) as error:
-        found = problem_of(error, spec)
+        found = problem_of(error, spec, is_here=arguments[2:] == ["here"])
     records.write(Path(arguments[1]), found)
     sys.stdout.flush()
     sys.stderr.flush()
