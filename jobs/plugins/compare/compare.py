@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import filecmp
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from ...base import files
@@ -16,11 +18,14 @@ from ...contract.problems import dotted
 from ...contract.records.frozen import Provenance
 from ...contract.records.training import Result
 from ...contract.rundir import RunDir
-from ...contract.spec import Spec
+from ...contract.spec import SECTIONS, Spec
 from ...runs import lookup, state
 from ...runs.frozen_spec import FIXED, differences, is_free
 
 MAKE = ("RUN WITH", "")
+UNFIT = "can be compared"
+FIRST = "metrics.jsonl, first at "
+FILES = "checkpoints/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,28 +38,50 @@ def command(args: argparse.Namespace) -> int:
     """Print the differences of two runs, or that there are none; returns 1 if there are some."""
     run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
     differences = compare(run_dir, reference)
-    print("\n".join(differences) or summary(run_dir, reference))
-    return 1 if differences else 0
+    if not differences:
+        print(summary(run_dir, reference))
+        return 0
+    print("\n".join([verdict(differences), *differences]))
+    return 1
+
+
+def verdict(differences: Sequence[str]) -> str:
+    """Return in a line how two runs differ, from their `differences`."""
+    keys = [each.partition(":")[0] for each in differences]
+    if differences[0].endswith(UNFIT):
+        return "not compared"
+    of_spec = [key for key in keys if key.split(".")[0] in (*SECTIONS, "setup")]
+    since = [key.removeprefix(FIRST) for key in keys if key.startswith(FIRST)]
+    is_other = any(key == "weights_sha256" or key.startswith(FILES) for key in keys)
+    what = "other weights" if is_other else "equal weights, but not all else"
+    where = f", metrics differ from {since[0]} on" if since else ""
+    specs = f"the specs differ in {', '.join(of_spec)}" if of_spec else "with equal specs"
+    return f"different: {what}{where}; {specs}"
 
 
 def compare(run: RunDir, reference: RunDir) -> list[str]:
     """Return a run's differences from the reference, one line each; empty if bitwise equal."""
     ours, theirs = _result(run), _result(reference)
-    unfit = [*_unfit(run, ours), *_unfit(reference, theirs)]
+    unfit = [*_unfit(run, ours, theirs), *_unfit(reference, theirs, ours)]
     if unfit or ours is None or theirs is None:
         return unfit
-    differences = [*_results(ours, theirs), *_metrics(run, reference)]
+    if ours.weights_sha256 is None:  # of a user's script
+        differences = [*_results(ours, theirs), *_files(run, reference)]
+    else:
+        differences = [*_results(ours, theirs), *_metrics(run, reference)]
     return [*_specs(run, reference), *differences] if differences else []
 
 
 def summary(run: RunDir, reference: RunDir) -> str:
     """Return the line for two bitwise equal runs: number of steps, digest of the weights."""
     result = _result(run)
-    digest = str(result and result.weights_sha256)
-    steps = (result and result.global_step) or 0
+    steps = quantity((result and result.global_step) or 0, "step")
+    if result is None or result.weights_sha256 is None:
+        return f"equal: {steps}, {quantity(len(_saved(run)), 'file')} in checkpoints byte for byte"
+    digest = result.weights_sha256
     begin = _begin(run, reference)
     metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
-    return f"bitwise equal: {quantity(steps, 'step')}, weights {digest[:16]}{metrics}"
+    return f"bitwise equal: {steps}, weights {digest[:16]}{metrics}"
 
 
 def _begin(*runs: RunDir) -> int:
@@ -70,13 +97,32 @@ def _result(run: RunDir) -> Result | None:
     return run_files.result
 
 
-def _unfit(run: RunDir, result: Result | None) -> Iterator[str]:
+def _unfit(run: RunDir, result: Result | None, other: Result | None) -> Iterator[str]:
     """Yield why a run cannot be compared."""
     status = "not complete yet" if result is None else result.status
     if result is None or status != "completed":
-        yield f"{run.path}: is {status}; only completed runs can be compared"
-    elif result.weights_sha256 is None:
-        yield f"{run.path}: has no weights_sha256; only the trainer's runs can be compared"
+        yield f"{run.path}: is {status}; only completed runs {UNFIT}"
+    elif result.weights_sha256 is None and other and other.weights_sha256 is not None:
+        yield f"{run.path}: is of a script; only two of scripts, or two of the trainer, {UNFIT}"
+    elif result.weights_sha256 is None and not _saved(run):
+        where = "KIT_CHECKPOINT_DIR (checkpoints)"
+        yield f"{run.path}: the script saved nothing in {where}; only files there {UNFIT}"
+
+
+def _saved(run: RunDir) -> dict[str, Path]:
+    """Return the files that a user's script has saved, by their names below `checkpoints`."""
+    top = run.checkpoints
+    return {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
+
+
+def _files(run: RunDir, reference: RunDir) -> Iterator[str]:
+    """Yield the files of two scripts' runs that differ: a file may also hold times or paths."""
+    ours, theirs = _saved(run), _saved(reference)
+    for name in sorted({*ours, *theirs}):
+        if not (name in ours and name in theirs):
+            yield f"{FILES}{name}: only of {(run if name in ours else reference).path}"
+        elif not filecmp.cmp(ours[name], theirs[name], shallow=False):
+            yield f"{FILES}{name}: other bytes"
 
 
 def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
@@ -96,7 +142,7 @@ def _results(ours: Result, theirs: Result) -> Iterator[str]:
     for name in sorted({each.name for each in (*(ours.metrics or ()), *(theirs.metrics or ()))}):
         yield from _difference(f"metrics.{name}", ours.metric(name), theirs.metric(name))
     for result, which in ((ours, "the run"), (theirs, "the reference")):
-        if result.exactness != "bitwise":
+        if result.weights_sha256 is not None and result.exactness != "bitwise":
             reason = result.exactness_reason
             yield f"exactness of {which} is {result.exactness}, not bitwise: {reason}"
 
@@ -116,7 +162,7 @@ def _metrics(run: RunDir, reference: RunDir) -> Iterator[str]:
         if ours != theirs:
             step = _step(theirs or ours)
             where = f"line {number}" if step is None else f"step {step}"
-            yield f"metrics.jsonl, first at {where}: {_shown(ours)} is not {_shown(theirs)}"
+            yield f"{FIRST}{where}: {_shown(ours)} is not {_shown(theirs)}"
             return
 
 

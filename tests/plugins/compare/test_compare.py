@@ -8,7 +8,7 @@ import pytest
 from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec, Train
-from slurm_job_kit.jobs.plugins.compare.compare import compare, summary
+from slurm_job_kit.jobs.plugins.compare.compare import compare, summary, verdict
 from tests.core.run_files import write_json
 
 RESULT: dict[str, Any] = {
@@ -138,8 +138,39 @@ def test_a_run_that_is_not_complete_or_no_trainers_cannot_be_compared(tmp_path, 
     empty = RunDir(tmp_path / "empty")
     empty.path.mkdir()
     assert "is not complete yet" in compare(reference, empty)[0]
-    script = RunDir(tmp_path / "script")
-    script.path.mkdir()
-    write_json(script.result, {"status": "completed"})
-    assert len(compare(script, script)) == 2
-    assert "has no weights_sha256" in compare(script, script)[0]
+    script = of_script(tmp_path / "script")
+    assert "is of a script" in compare(script, reference)[0]
+    assert verdict(compare(script, script)) == "not compared"
+    assert "saved nothing in KIT_CHECKPOINT_DIR" in compare(script, script)[0]
+
+
+def of_script(path, **files):
+    run = RunDir(path)
+    run.checkpoints.mkdir(parents=True)
+    write_json(run.result, {"status": "completed", "global_step": 20})
+    for name, text in files.items():
+        (run.checkpoints / name).write_text(text)
+    return run
+
+
+def test_two_runs_of_scripts_are_compared_by_the_files_that_they_saved(tmp_path):
+    one, other = (of_script(tmp_path / name, last="a", best="b") for name in ("one", "other"))
+    assert compare(one, other) == []
+    assert summary(one, other) == "equal: 20 steps, 2 files in checkpoints byte for byte"
+    (other.checkpoints / "last").write_text("c")
+    (other.checkpoints / "best").unlink()
+    differences = compare(one, other)
+    assert differences == [f"checkpoints/best: only of {one.path}", "checkpoints/last: other bytes"]
+    assert verdict(differences) == "different: other weights; with equal specs"
+
+
+def test_the_verdict_names_what_differs_from_where_on_and_the_likely_reason(tmp_path, reference):
+    run = ended(tmp_path / "run", weights_sha256="cd")
+    run.metrics.write_text(run.metrics.read_text().replace("0.05", "0.06"))
+    for of, lr in ((run, 0.1), (reference, 0.05)):
+        of.spec.write_text(Spec(train=Train(lr=lr)).to_json())
+    words = "different: other weights, metrics differ from step 20 on; the specs differ in train.lr"
+    assert verdict(compare(run, reference)) == words
+    assert verdict(['best: {"step": 1} is not null']) == (
+        "different: equal weights, but not all else; with equal specs"
+    )
