@@ -15,6 +15,7 @@ from ..config.load import load
 from ..config.loaded import LoadedSpec
 from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
+from ..contract.spec import Spec
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm.cluster import is_installed, unloaded_reason
 from . import arguments
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_source(parser, "train.lr=0.05")
     arguments.add_start(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be submitted")
+    help_of_full = "with --dry-run: also the batch script, torchrun and keys that nothing reads"
+    parser.add_argument("--full", action="store_true", help=help_of_full)
     arguments.add_no_check(parser)
 
 
@@ -48,7 +51,7 @@ def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim)
     if args.dry_run:
         if args.words is not None:
             print(f"# spec, to keep as a file\n{loaded.text}")
-        return dry_run(loaded, args.cluster)
+        return dry_run(loaded, args.cluster, args.full)
     run_dir = planned_run_dir(loaded.spec)
     job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
     return show_job_or_train(run_dir, job_id, args.json)
@@ -103,14 +106,13 @@ def new_runs(
         yield
 
 
-def dry_run(loaded: LoadedSpec, cluster: str) -> int:
-    """Print sbatch command, script and resolved spec; queue and write nothing.
+def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
+    """Print sbatch command and resolved spec; queue and write nothing.
 
+    is_full: also torchrun's command, the batch script and, of a script, keys of the trainer.
     Returns 1 if the job could never run, or sbatch --test-only refuses it or does not answer.
     Raises: UserError where `choose_cluster` does.
     """
-    from ..base.environment import Program
-    from ..node.torchrun import NodeOptions, torchrun_command
     from ..runs.code_snapshot import repository
     from ..slurm import refusals
     from ..slurm.sbatch import sbatch_argv
@@ -118,16 +120,11 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     run_dir = planned_run_dir(loaded.spec)
     spec, *_ = hooks.prepare_code(loaded.spec, repository())
     script = installation.HOME / "slurm/ddp.sbatch"
-    argv = sbatch_argv(spec, run_dir)
-    print(f"# command\n{shlex.join(argv)}")
-    options = NodeOptions(spec.slurm.most_nodes, spec.nproc_per_node)
-    command = torchrun_command(spec, run_dir, options)
-    command, _ = hooks.launch_command(Program.TORCHRUN, command, {}, spec)
-    # The agents start torchrun by their own interpreter.
-    torchrun = [spec.interpreter if word == sys.executable else word for word in command]
-    print(f"\n# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}")
-    print(f"\n# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
-    print(f"# resolved spec\n{spec.to_json()}", end="", flush=True)
+    print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}\n")
+    if is_full:
+        print_start(spec, run_dir)
+        print(f"# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
+    print(f"# resolved spec\n{spec.to_json(is_full)}", end="", flush=True)
     is_local = choose_cluster(cluster) == "local"
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
@@ -141,6 +138,18 @@ def dry_run(loaded: LoadedSpec, cluster: str) -> int:
     if not is_accepted and (hint := refusals.hint(words)):
         print(f"  hint: {hint}", file=sys.stderr)
     return 0 if is_accepted else 1
+
+
+def print_start(spec: Spec, run_dir: RunDir) -> None:
+    """Print torchrun's command, as the first node's agent starts it, by their interpreter."""
+    from ..base.environment import Program
+    from ..node.torchrun import NodeOptions, torchrun_command
+
+    options = NodeOptions(spec.slurm.most_nodes, spec.nproc_per_node)
+    command = torchrun_command(spec, run_dir, options)
+    command, _ = hooks.launch_command(Program.TORCHRUN, command, {}, spec)
+    torchrun = [spec.interpreter if word == sys.executable else word for word in command]
+    print(f"# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}\n")
 
 
 def show_job_or_train(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:

@@ -64,7 +64,7 @@ def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):
     pace = tmp_path / "pace"
     pace.touch()
-    assert "signed_torchrun" in make.check("dry-run", TABLE, LOCAL)
+    assert "signed_torchrun" in make.check("dry-run", TABLE, "FLAGS=--cluster local --full")
     submit = make.start("submit", TABLE, f"SET={PACED % pace}", LOCAL)
     wait_for((make.root / "table/latest/progress.json").exists, "no step is done")
     run = RunDir((make.root / "table/latest").resolve())

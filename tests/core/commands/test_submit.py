@@ -58,7 +58,7 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     if status:
         slurm.refuse(status, "sbatch: Job 1 to start")
     python = "launch.python=/only/on/the/nodes/bin/python"
-    assert main(["submit", "tiny.yaml", python, "--dry-run"]) == status
+    assert main(["submit", "tiny.yaml", python, "--dry-run", "--full"]) == status
     output = capsys.readouterr()
     assert "\n/only/on/the/nodes/bin/python -u -m " in output.out  # torchrun, for the agents
     assert output.out.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
@@ -67,6 +67,17 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     assert spec == load(Path("tiny.yaml"), [python]).spec
     assert "sbatch: Job 1 to start" in output.err
     assert os.listdir(here / "runs") == [".code"]  # of the fixture
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.plugin("scripts")
+def test_a_dry_run_shows_the_script_and_keys_that_nothing_reads_only_if_asked(capsys):
+    for words in ([], ["launch.script=configs/own_script/train.py"]):
+        assert main(["submit", "tiny.yaml", *words, "--dry-run"]) == 0
+        output = capsys.readouterr().out
+        command, shown = output.split("\n\n# resolved spec\n")
+        assert command.startswith("# command\nsbatch --job-name=tiny ")
+        assert ("train" in json.loads(shown)) == (words == [])
 
 
 @pytest.mark.parametrize(
