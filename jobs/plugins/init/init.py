@@ -1,6 +1,7 @@
 """The command init: prepares a repository of the user for the installed kit."""
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -11,22 +12,50 @@ IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
 SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
 
 
+SPEC = """\
+# {name} as the ranks of torchrun, with its checkpoints in the folder KIT_CHECKPOINT_DIR.
+name: {stem}
+slurm:
+  nodes: 1
+  time: "01:00:00" # "HH:MM:SS"
+  # partition: gpu
+  # gpus_per_node: 4
+launch:
+  script: {name}
+  # args: [--lr, "0.1"]
+  stop_signal: TERM # so that kit_stop.py can save and stop in time
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    about = "write kit_stop.py alone, into this folder, for a torchrun script of your own"
-    parser.add_argument("--script", action="store_true", help=about)
+    about = "write a spec and kit_stop.py for a torchrun script of your own (train.py)"
+    parser.add_argument("--script", nargs="?", const="train.py", metavar="PATH", help=about)
 
 
 def command(args: argparse.Namespace) -> int:
-    return init_script(Path.cwd()) if args.script else init(Path.cwd())
+    if args.script is None:
+        return init(Path.cwd())
+    return init_script(Path.cwd(), Path(os.path.expanduser(args.script)))
 
 
-def init_script(folder: Path) -> int:
-    """Write kit_stop.py, unless there is one, and print how to use it; returns 0."""
+def init_script(folder: Path, script: Path) -> int:
+    """Write the spec of a script and, beside the script, kit_stop.py; returns 0.
+
+    A file that exists is kept. Prints how to use them.
+    """
+    path = folder / script
+    if path.suffix != ".py" or not path.parent.is_dir():
+        what = "is no Python file" if path.suffix != ".py" else "its folder does not exist"
+        raise UserError(f"--script {script}: {what}", "give the path of your train.py")
+    top = installation.top_of(folder) or folder
+    name = os.path.relpath(path, top)
+    spec = SPEC.format(stem=json.dumps(path.stem), name=json.dumps(name))
     source = installation.HOME / SCRIPT / "kit_stop.py"
-    _write(folder / source.name, source.read_text(encoding="utf-8"))
-    print("its first lines show what a script does with it; a spec, such as train.yaml:")
-    print("  name: train\n  slurm: {nodes: 1}\n  launch: {script: train.py, stop_signal: TERM}")
-    print("next: kit submit train.yaml")
+    _write(path.with_name(source.name), source.read_text(encoding="utf-8"))
+    _write(folder / f"{path.stem}.yaml", spec)
+    todo = "" if path.is_file() else f"write {script}, and "
+    print(f"{todo}let {script} save and stop in time: the first lines of {source.name} show how")
+    print(f"next: {installation.of_spec('submit', f'{path.stem}.yaml')}")
     return 0
 
 

@@ -59,13 +59,24 @@ def test_a_clone_needs_no_init():
         init.init(installation.ROOT)
 
 
-def test_a_script_gets_kit_stop_alone_into_its_folder(tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine").mkdir()
+@pytest.mark.parametrize("words", [[], ["code/train.py"]])
+def test_a_script_gets_a_spec_and_kit_stop_beside_it(tmp_path, monkeypatch, capsys, words):
+    (tmp_path / "mine/code").mkdir(parents=True)
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
-    assert main(["init", "--script"]) == 0
-    assert os.listdir() == ["kit_stop.py"]
-    assert "class Stop" in Path("kit_stop.py").read_text()
-    assert "launch: {script: train.py, stop_signal: TERM}" in capsys.readouterr().out
-    Path("kit_stop.py").write_text("mine")
-    assert main(["init", "--script"]) == 0 and Path("kit_stop.py").read_text() == "mine"
+    assert main(["init", "--script", *words]) == 0
+    beside = Path(*words).parent
+    assert "class Stop" in (beside / "kit_stop.py").read_text()
+    launch = load(Path("train.yaml")).spec.launch
+    assert launch.script == f"mine/{'code/' * len(words)}train.py"  # of the repository
+    assert launch.stop_signal == "TERM"
+    assert capsys.readouterr().out.endswith("\nnext: make submit CONFIG=train.yaml\n")
+    (beside / "kit_stop.py").write_text("mine")
+    assert main(["init", "--script", *words]) == 0
+    assert (beside / "kit_stop.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["nowhere/train.py", "train.sh"])
+def test_a_script_that_cannot_be_one_is_refused(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--script", path]) == 2 and os.listdir() == []
