@@ -14,6 +14,7 @@ PARTS = ("jobs", "trainer", "slurm")
 HOME = Path(__file__).resolve().parents[2]  # the folder that has the parts
 IS_CLONE = (HOME / NAME / "__init__.py").is_file()
 PACKAGE = HOME / NAME if IS_CLONE else HOME
+SWITCHES = ("--yes", "--code")  # options that are variables of make: YES=1
 ROOT = PACKAGE.parent  # the folder in which Python finds the package
 
 
@@ -43,6 +44,9 @@ def _is_by_make() -> bool:
 
 
 IS_BY_MAKE = _is_by_make()
+# kit.mk of `kit init` calls `kit make TARGET`: that user, too, types to make. The run's copy of the
+# kit has kit.mk at its top.
+TO_MAKE = sys.argv[1:2] == ["make"] or (not IS_CLONE and (ROOT / "kit.mk").is_file())
 
 
 def python_m(module: str, *words: str) -> list[str]:
@@ -69,7 +73,20 @@ FIRST_SUBMIT = (
 
 def override(change: str) -> str:
     """Return how the user types a spec override: `SET="train.lr=0.1"`, or `train.lr=0.1`."""
-    return f'SET="{change}"' if IS_BY_MAKE else change
+    return f'SET="{change}"' if IS_BY_MAKE or TO_MAKE else change
+
+
+def option(text: str) -> str:
+    """Return how the user types options of a command: `FLAGS='--cluster local'`, or as they are."""
+    if not (IS_BY_MAKE or TO_MAKE):
+        return text
+    return f"{text[2:].upper()}=1" if text in SWITCHES else f"FLAGS={shlex.quote(text)}"
+
+
+def of_spec(name: str, config: str) -> str:
+    """Return how the user types a command with a spec: `make submit CONFIG=x.yaml`."""
+    is_config = "CONFIG=" if IS_BY_MAKE or TO_MAKE else ""
+    return f"{command(name)} {is_config}{shlex.quote(config)}"
 
 
 def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
@@ -77,8 +94,8 @@ def command(name: str, run: str = "", change: str = "", *flags: str) -> str:
 
     run: a run id, name or directory. change: an override. flags: names of options, such as `yes`.
     """
-    start = f"make {name}" if IS_BY_MAKE else f"kit {name}"
-    is_run = "RUN=" if IS_BY_MAKE and run else ""
-    typed = (f"{flag.upper()}=1" if IS_BY_MAKE else f"--{flag}" for flag in flags)
-    words = [start, is_run + (run and shlex.quote(run)), change and override(change), *typed]
-    return " ".join(filter(None, words))
+    is_make = IS_BY_MAKE or TO_MAKE
+    is_run = "RUN=" if is_make and run else ""
+    typed = (option(f"--{flag}") for flag in flags)
+    words = [is_run + (run and shlex.quote(run)), change and override(change), *typed]
+    return " ".join(filter(None, [f"{'make' if is_make else 'kit'} {name}", *words]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks
+from ..base import installation
 from ..base.console import BestEffort
 from ..base.environment import Program
 from ..base.errors import FailedError
@@ -22,7 +23,7 @@ from ..slurm.cluster import expand_hostlist, record_settings
 from ..slurm.sbatch import sbatch_argv
 from .submit_claim import block_signals
 
-_LOCAL = "--cluster local (make: FLAGS='--cluster local') trains on this machine"
+_LOCAL = f"{installation.option('--cluster local')} trains on this machine"
 
 
 def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:

@@ -78,7 +78,7 @@ def choose_cluster(requested: str) -> str:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if reason := unloaded_reason():
         what = f"no sbatch on PATH, but this looks like a cluster: {reason}"
-        here = "--cluster local (make: FLAGS='--cluster local') trains on this machine"
+        here = f"{installation.option('--cluster local')} trains on this machine"
         raise UserError(what, f"load Slurm (module load slurm); or {here}")
     return "local"
 

@@ -41,8 +41,7 @@ def load(
         if not is_point:
             hint = "this copy of the kit does not have the plugin sweeps: remove the section"
             if "sweeps" in PLUGINS:
-                config = f"CONFIG={path}" if installation.IS_BY_MAKE else str(path)
-                hint = f"{installation.command('sweep')} {config} runs them"
+                hint = f"{installation.of_spec('sweep', str(path))} runs them"
             what = "this file describes several runs, and this command takes one"
             document.problems.append(Problem((SWEEP,), what, hint, place=document.place((SWEEP,))))
         del document.values[SWEEP]

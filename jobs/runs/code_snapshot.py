@@ -73,6 +73,8 @@ def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     files = {f"{to}/{x}": (top / x).resolve() for to, top in folders.items() for x in walk(top)}
     if installation.IS_BY_MAKE:  # the jobs name the user's commands
         files["Makefile"] = installation.HOME / "Makefile"
+    elif installation.TO_MAKE:
+        files["kit.mk"] = installation.PACKAGE / "kit.mk"
     return _copy_of(files, runs_root, mode)
 
 

@@ -56,10 +56,12 @@ def test_the_kit_is_frozen_as_one_package(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("is_by_make", "shown"), [(True, "make cancel RUN=x"), (False, "kit cancel x")]
+    ("typed_to", "shown"),
+    [("IS_BY_MAKE", "make cancel RUN=x"), ("TO_MAKE", "make cancel RUN=x"), ("", "kit cancel x")],
 )
-def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, is_by_make, shown):
-    monkeypatch.setattr(installation, "IS_BY_MAKE", is_by_make)
+def test_a_job_names_the_command_of_who_submitted_it(tmp_path, monkeypatch, typed_to, shown):
+    for name in ("IS_BY_MAKE", "TO_MAKE"):
+        monkeypatch.setattr(installation, name, name == typed_to)
     ask = "from slurm_job_kit.jobs.base.installation import command; print(command('cancel', 'x'))"
     words = [sys.executable, "-c", ask]
     done = subprocess.run(words, cwd=code_snapshot.take_kit(tmp_path), stdout=-1, text=True)
@@ -82,6 +84,18 @@ def test_a_message_names_the_command_that_the_user_has(words, by_make, installed
     assert installation.command(*words) == by_make
     request.getfixturevalue("by_kit")
     assert installation.command(*words) == installed
+
+
+@pytest.mark.parametrize(
+    ("option", "by_make"),
+    [("--yes", "YES=1"), ("--all", "FLAGS=--all"), ("--cluster local", "FLAGS='--cluster local'")],
+)
+def test_an_option_is_named_as_the_user_types_it(option, by_make, by_kit, monkeypatch):
+    assert installation.option(option) == option
+    assert installation.of_spec("sweep", "a b") == "kit sweep 'a b'"
+    monkeypatch.setattr(installation, "TO_MAKE", True)  # make with the kit.mk of `kit init`
+    assert installation.option(option) == by_make
+    assert installation.of_spec("sweep", "a b") == "make sweep CONFIG='a b'"
 
 
 def test_an_inner_repository_of_a_clone_is_frozen_and_not_the_clone(repository, monkeypatch):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...base import files
+from ...base import files, installation
 from ...base.console import print_line
 from ...base.errors import UserError
 from ...config.loaded import LoadedSpec
@@ -62,7 +62,7 @@ def confirm(what: str, lines: Sequence[str], is_confirmed: bool) -> None:
     """Print differences. Raises: UserError where there are some without a --yes."""
     if lines and not is_confirmed:
         shown = "".join(f"\n  {line}" for line in lines)
-        raise UserError(f"{what}{shown}\n  hint: repeat it with --yes (make: YES=1)")
+        raise UserError(f"{what}{shown}", f"repeat it with {installation.option('--yes')}")
     if lines:
         print_line("\n".join(lines))
 

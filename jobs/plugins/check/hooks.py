@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import hooks
+from ...base import installation
 from ...base.console import print_line
 from ...base.environment import Program
 from ...base.errors import UserError
@@ -28,7 +29,7 @@ from ...contract.spec import Spec
 from . import launch_keys, train_keys
 
 LIMIT_S = 60.0
-SKIP_HINT = "--no-check (make: FLAGS=--no-check) leaves the check out"
+SKIP_HINT = f"{installation.option('--no-check')} leaves the check out"
 DATASETS = {**dict.fromkeys(("digits", "breast_cancer"), "scikit-learn"), "image_folder": "pillow"}
 
 

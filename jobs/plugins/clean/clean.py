@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...base import files
+from ...base import files, installation
 from ...base.console import display_path, print_line, quantity, user_name
 from ...base.errors import FailedError, UserError
 from ...commands import arguments
@@ -66,7 +66,8 @@ def command(args: argparse.Namespace) -> int:
     if not (over or code):
         print("nothing to delete")
     elif not args.yes:
-        print(f"{found}; nothing is deleted yet: repeat it with --yes (make: YES=1)", flush=True)
+        again = f"repeat it with {installation.option('--yes')}"
+        print(f"{found}; nothing is deleted yet: {again}", flush=True)
     else:
         failed = sum(not _delete_run(run_dir, seen[run_dir]) for run_dir in over)
         fresh = time.time() - MIN_CODE_AGE_S  # a submit touches the copy that it takes

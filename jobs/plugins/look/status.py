@@ -46,8 +46,7 @@ def command(args: argparse.Namespace) -> int:
     else:
         print(table.text([each.row() for each in seen], COLUMNS))
     if len(shown) < len(run_dirs):
-        option = "FLAGS=--all" if installation.IS_BY_MAKE else "--all"
-        how = f"{installation.command('status')} {option}"
+        how = f"{installation.command('status')} {installation.option('--all')}"
         print(f"{len(shown)} of {len(run_dirs)} runs; {how} lists all")
     return 0
 

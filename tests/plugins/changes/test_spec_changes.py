@@ -114,7 +114,7 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
         '  train.transform: null -> "a.b:c"\n'
         "  train.lr: 0.1 -> 0.05\n"
         '  launch.env.B: null -> "ü"\n'
-        "  hint: repeat it with --yes (make: YES=1)"
+        "  hint: repeat it with YES=1"
     )
     assert (run.spec.read_text(), run.spec_yaml.read_text()) == before
     assert not run.changes.exists()
