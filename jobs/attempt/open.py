@@ -167,12 +167,6 @@ def check_allocation(
     Results depend on the number of ranks. A job that Slurm has started again has what it had at its
     first start, or, after --nodes=MIN-MAX, what there is.
     """
-    cores = environ.get("SLURM_CPUS_ON_NODE", "")
-    if cores.isdecimal() and int(cores) < wanted.cpus_per_task:
-        print_line(
-            f"warning: the job has {quantity(int(cores), 'core')} on each node, and "
-            f"slurm.cpus_per_task is {wanted.cpus_per_task}: sbatch takes --cpus-per-task"
-        )
     has, key = None, ""
     fits = wanted.fewest_job_nodes <= nodes <= wanted.job_nodes
     if not fits and restart_count(environ) == 0:

@@ -117,13 +117,6 @@ def test_a_job_that_contradicts_the_frozen_spec_is_refused_and_leaves_the_run_as
     assert sorted(path.name for path in run.path.iterdir()) == before
 
 
-@pytest.mark.parametrize(("cores", "is_warned"), [("2", True), ("4", False), ("", False)])
-def test_a_job_with_fewer_cores_than_the_spec_trains_with_a_warning(run, capfd, cores, is_warned):
-    check_allocation(run, Slurm(cpus_per_task=4), 1, {"SLURM_CPUS_ON_NODE": cores})
-    printed = capfd.readouterr().err
-    assert ("warning: the job has 2 cores on each node" in printed) == is_warned == bool(printed)
-
-
 @pytest.mark.parametrize(
     ("wanted", "accepted", "refused", "words"),
     [
