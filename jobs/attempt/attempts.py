@@ -28,7 +28,6 @@ from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
 from .open import Opened, claimed, open_attempt
 
-Srun = subprocess.Popen[bytes]
 EXIT_NOT_STARTED = 127
 
 
@@ -119,10 +118,16 @@ def run_srun(
 ) -> int:
     """Run the srun step of an attempt to its end; returns srun's exit code as a shell counts it.
 
-    srun_line: its command line, without what the spec adds.
+    srun_line: its command line, without what spec and nodes add.
     """
     try:
-        srun = start_srun(run_dir, plan, srun_line, chosen.srun_args)
+        spec = Spec.read(run_dir.spec)
+        agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
+        argv = [*srun_line, *srun_step.srun_argv(spec, os.environ), *chosen.srun_args, *agent]
+        argv, environ = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
+        srun = subprocess.Popen(
+            argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun
+        )
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         words = f"srun was not started: {error}"
         print_line(f"attempt {plan.attempt}: error: {words}")
@@ -136,20 +141,6 @@ def run_srun(
         print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
     code = srun.wait()
     return code if code >= 0 else 128 - code
-
-
-def start_srun(
-    run_dir: RunDir, plan: AttemptPlan, srun: Sequence[str], srun_args: Sequence[str]
-) -> Srun:
-    """Start the srun step of an attempt.
-
-    srun: its command line, without what the spec adds. srun_args: as in Chosen.
-    """
-    spec = Spec.read(run_dir.spec)
-    agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
-    argv = [*srun, *srun_step.srun_argv(spec, os.environ), *srun_args, *agent]
-    argv, environ = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
-    return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
 
 
 def _become_srun() -> None:

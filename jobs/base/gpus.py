@@ -50,20 +50,15 @@ def too_few(environ: Mapping[str, str], nodes: int, wanted: int) -> str | None:
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return (variable, the devices that it allows); ("", []) where no variable limits them."""
-    name = next((name for name in VISIBLE if name in environ), "")
-    return name, _device_list(environ.get(name, ""))
-
-
-def _device_list(text: str) -> list[str]:
-    """Return the devices of a list, up to the first that is none: `0,1`, GPU-<uuid>, MIG-<uuid>.
+    """Return (variable, the devices that it allows); ("", []) where no variable limits them.
 
     CUDA ignores all behind a wrong entry, such as -1 or Slurm's NoDevFiles, and the whole list if
     an entry repeats.
     """
-    items = (part.strip() for part in text.split(","))
+    name = next((name for name in VISIBLE if name in environ), "")
+    items = (part.strip() for part in environ.get(name, "").split(","))
     devices = list(itertools.takewhile(re.compile("[0-9]+|(GPU|MIG)-.+").fullmatch, items))
-    return devices if len(set(devices)) == len(devices) else []
+    return name, devices if len(set(devices)) == len(devices) else []
 
 
 def of_machine(dev: Path | None = None, kfd: Path | None = None) -> int:

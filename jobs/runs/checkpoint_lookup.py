@@ -8,23 +8,19 @@ from ..contract.checkpoint.names import (
     checkpoint_name,
     checkpoint_names,
     checkpoint_step,
-    newest_first,
 )
 from ..contract.records.training import SavedCheckpoint
 from ..contract.rundir import RunDir
 
 
-def newest(run_dir: RunDir, is_users: bool, names: Iterable[str] | None = None) -> str | None:
+def newest(run_dir: RunDir, is_users: bool) -> str | None:
     """Return the name of the newest committed checkpoint; None if there is none.
-
-    names: those in the folder of checkpoints, if the caller has listed it.
 
     A user's script (`is_users`) names its files as it likes: the name is made of the step that its
     kit_stop.py has reported as saved.
     """
     if not is_users:
-        known = checkpoint_names(run_dir.checkpoints) if names is None else newest_first(names)
-        return next(iter(known), None)
+        return next(iter(checkpoint_names(run_dir.checkpoints)), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     return None if saved is None else checkpoint_name(saved.step)
 

@@ -74,7 +74,10 @@ def error_of(facts: AttemptFacts, failed: RankError | None, killed: list[str]) -
         return None
     if failed.caused_by_peer and (ends := facts.of_nodes.ends):
         return f"{ends}: {format_error(failed)}"
-    return (failed.caused_by_peer and ranks_without_record(facts)) or format_error(failed)
+    if failed.caused_by_peer and facts.of_nodes.gone:
+        gone = ", ".join(f"rank {rank} on {host}" for rank, host in facts.of_nodes.gone)
+        return f"{gone} died without an error record (SIGKILL or a crash of the interpreter)"
+    return format_error(failed)
 
 
 def _out_of_memory(facts: AttemptFacts, host: str) -> str:
@@ -121,13 +124,6 @@ def format_agent_exits(facts: AttemptFacts) -> str | None:
     if UNSIGNED in words and facts.plan is not None:
         return f"the rendezvous at {facts.plan.head.endpoint} {UNSIGNED}"
     return ": ".join(filter(None, ["; ".join(ended), *words])) or None
-
-
-def ranks_without_record(facts: AttemptFacts) -> str | None:
-    """Return a text that names the ranks that are gone; None if there are none."""
-    gone = [f"rank {rank} on {host}" for rank, host in facts.of_nodes.gone]
-    why = "died without an error record (SIGKILL or a crash of the interpreter)"
-    return f"{', '.join(gone)} {why}" if gone else None
 
 
 def format_error(failed: RankError) -> str:

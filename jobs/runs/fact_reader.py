@@ -29,8 +29,11 @@ MAX_LOGS = 8  # of torchruns that are read for the reason of a failure
 
 def newest_opened(run_dir: RunDir) -> int:
     """Return the newest attempt's number by its folder's files, which are not read; 0 for none."""
-    numbers = reversed(attempt_numbers(run_dir))
-    return next((n for n in numbers if _is_opened(run_dir.attempt(n).path)), 0)
+    for number in reversed(attempt_numbers(run_dir)):
+        names = files.names_in(run_dir.attempt(number).path)
+        if "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names):
+            return number
+    return 0
 
 
 def attempt_numbers(run_dir: RunDir) -> list[int]:
@@ -39,12 +42,6 @@ def attempt_numbers(run_dir: RunDir) -> list[int]:
     # A user's copy of such a folder may have any name.
     numbers = {int(number) for word, _, number in words if word == "attempt" and number.isdecimal()}
     return sorted(numbers)
-
-
-def _is_opened(attempt_dir: Path) -> bool:
-    """Return whether a folder has the plan of an attempt, or the record of an agent."""
-    names = files.names_in(attempt_dir)
-    return "plan.json" in names or any(fnmatch(name, "agent-*.json") for name in names)
 
 
 def read_newest(run_dir: RunDir) -> AttemptFacts:
@@ -100,7 +97,7 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
         mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
         progress=records.read_leniently(Progress, run_dir.progress),
         saved=Saved(
-            checkpoint_lookup.newest(run_dir, is_users, saved),
+            checkpoint_lookup.newest(run_dir, is_users),
             tuple(checkpoint_lookup.quarantined_names(saved)),
         ),
         attempts=attempts,
@@ -131,7 +128,8 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
     failed = [] if is_own else [(n, x) for n, x in enumerate(agents) if x and x.torchrun_exit]
     failed = sorted(failed, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
-    words = _last_words(attempt_dir, failed)
+    said = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
+    words = tuple(each for each in said if each[1])
     if launch.command_prefix and not any(agents) and not errors:
         words = tuple(("", text) for text in silent_end.prefix_words(run_dir.job_log))
     if any(text == UNSIGNED for _, text in words):
@@ -200,14 +198,6 @@ def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
     if ": setup: " not in reason or not node_rank.isdecimal():
         return reason
     return silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
-
-
-def _last_words(
-    attempt_dir: AttemptDir, failed: Sequence[tuple[int, AgentRecord]]
-) -> tuple[tuple[str, str], ...]:
-    """Return (host, last line) of each torchrun that failed, but not because of its ranks."""
-    words_of = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
-    return tuple((host, words) for host, words in words_of if words)
 
 
 def _gone_ranks(

@@ -1,7 +1,6 @@
 """The names in the folder of checkpoints, their order, and the pointers `latest` and `best`."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from ...base import files
@@ -35,11 +34,7 @@ def checkpoint_names(checkpoints: Path) -> list[str]:
 
     Raises: OSError.
     """
-    return newest_first(files.names_in(checkpoints))
-
-
-def newest_first(names: Iterable[str]) -> list[str]:
-    """Return those of the names that are committed checkpoints, newest first."""
+    names = files.names_in(checkpoints)
     steps = {name: step for name in names if (step := checkpoint_step(name)) is not None}
     return sorted(steps, key=steps.__getitem__, reverse=True)
 

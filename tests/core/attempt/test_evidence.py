@@ -20,11 +20,7 @@ from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, results
-from slurm_job_kit.jobs.runs.evidence import (
-    rank_evidence,
-    ranks_without_record,
-    stop_signals_at_start,
-)
+from slurm_job_kit.jobs.runs.evidence import rank_evidence, stop_signals_at_start
 from tests.core import file_operations
 from tests.core.attempt.attempt_kit import ended, entry, evidence, own_script, parsed
 from tests.core.run_files import failed, node, opened, write_json
@@ -160,7 +156,7 @@ def test_a_line_that_a_late_write_has_spoilt_is_passed_over(run):
     run.timeline("rank-00000").write_bytes(spoilt)
     append_jsonl(run.timeline("rank-00000"), good)
     assert ended(run).start_s == 7.5
-    assert ranks_without_record(fact_reader.read(run, 1)) is None
+    assert fact_reader.read(run, 1).of_nodes.gone == ()
 
 
 def test_an_attempt_knows_when_its_allocation_is_too_short_for_another(run):

@@ -95,6 +95,6 @@ def test_an_attempt_starts_on_its_nodes_alone(run, choose, fake_slurm, monkeypat
     fake_slurm.answer("srun")
     chosen = choose("a,b,c")
     plan = decode(AttemptPlan, run_files.plan(nodes=[*chosen.nodes]), "here")
-    attempts.start_srun(run, plan, ["srun", "--nodes=3"], chosen.srun_args).wait(60)
+    assert attempts.run_srun(run, ["srun", "--nodes=3"], StopSignals(), plan, chosen) == 0
     (call,) = [call for call in fake_slurm.calls if "agent.sh" in call]
     assert " --nodes=2 --ntasks=2 --nodelist=a,c --overlap --no-kill " in call
