@@ -134,7 +134,10 @@ def _note_job(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> None:
     """Record what the run directory does not have yet of this job and its Slurm."""
     if facts.site is None:  # Slurm did not answer submit, or there was none
         cluster.record_settings(run_dir)
-    lookup.note_job(run_dir, facts.submission, me.job_id, cluster.cluster_name())
+    if facts.submission.job_id != me.job_id:  # its submitter did not
+        of_job = replace(facts.submission, job_id=me.job_id, uid=me.uid, cluster=me.cluster)
+        records.write(run_dir.submission, of_job)
+        lookup.remember(run_dir, me.job_id, cluster.cluster_name())
     link_job_log(run_dir)
 
 

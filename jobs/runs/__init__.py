@@ -17,6 +17,6 @@
 - ownership: whose files a run may execute; the modes of the folders that the kit makes.
 - revision: changes a run between two attempts, all of it or nothing.
 - scratch_purge: names what a scratch purge deleted.
-- checkpoint_lookup: the names of committed checkpoints and which is the newest.
+- checkpoint_lookup: the name of the newest committed checkpoint.
 - frozen_spec: the spec of a run as its user wrote it, and how another one differs.
 """

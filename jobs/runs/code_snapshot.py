@@ -228,7 +228,9 @@ def _fill(copy: Path, files: Mapping[str, Path], mode: int) -> None:
             target.symlink_to(_link(name, path, files))
         else:
             shutil.copyfile(path, target)
-            target.chmod(_file_mode(path.stat().st_mode, mode))
+            source = path.stat().st_mode & 0o777
+            # Whom the run's dir_mode lets in may read it, and execute it.
+            target.chmod((source | mode & (0o555 if source & 0o100 else 0o444)) & ~0o222)
             os.utime(target, (now, now))
     (copy / LIST).write_bytes(b"\0".join(map(os.fsencode, files)))
     (copy / LIST).chmod(0o444)
@@ -250,12 +252,6 @@ def _link(name: str, path: Path, names: Iterable[str]) -> str:
     if target == "." or any(is_below(each, [target]) for each in names):
         return os.path.relpath(target, here)
     return text if os.path.isabs(text) else os.path.normpath(path.parent / text)
-
-
-def _file_mode(source: int, mode: int) -> int:
-    """Return a frozen file's mode: whom the run's dir_mode lets in may read it, and execute it."""
-    executes = 0o111 if source & 0o100 else 0
-    return (source & 0o777 | mode & (0o444 | executes)) & ~0o222
 
 
 def _name(sha: str, mode: int) -> str:

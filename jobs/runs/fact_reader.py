@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..base import files
 from ..contract import records
+from ..contract.checkpoint.names import QUARANTINE_PREFIX
 from ..contract.kinds import Kind
 from ..contract.known_causes import UNSIGNED
 from ..contract.records.ended import read_attempts
@@ -98,7 +99,7 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
         progress=records.read_leniently(Progress, run_dir.progress),
         saved=Saved(
             checkpoint_lookup.newest(run_dir, is_users),
-            tuple(checkpoint_lookup.quarantined_names(saved)),
+            tuple(name for name in saved if name.startswith(QUARANTINE_PREFIX)),
         ),
         attempts=attempts,
         attempt=attempt,

@@ -48,15 +48,18 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     """
     from ..config.load import load
 
-    frozen = _frozen_overrides(run_dir)
+    frozen = records.read(Overrides, run_dir.overrides)
+    if frozen is None:  # then this resume would undo those of submit and of earlier resumes
+        what = f"{run_dir.overrides} is missing, and the spec cannot be changed without it"
+        raise UserError(what, "resume without SET, or submit a new run with train.init_from")
     with contextlib.suppress(FileNotFoundError), files.open_binary(run_dir.spec_yaml):
         pass  # it is a file, and no FIFO: the user's own may be one
     before: Sequence[Problem] = ()
     try:
-        load(run_dir.spec_yaml, frozen, is_point=True)
+        load(run_dir.spec_yaml, frozen.arguments, is_point=True)
     except SpecError as error:
         before = error.problems
-    loaded = load(run_dir.spec_yaml, [*frozen, *overrides], is_point=True, known=before)
+    loaded = load(run_dir.spec_yaml, [*frozen.arguments, *overrides], is_point=True, known=before)
     known = records.read(Provenance, run_dir.provenance)
     spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
     if any(each.startswith("launch.script=") for each in overrides):
@@ -65,18 +68,6 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     else:  # as the submit found it, relative to its repository
         spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
     return dataclasses.replace(loaded, spec=spec)
-
-
-def _frozen_overrides(run_dir: RunDir) -> list[str]:
-    """Return the overrides of submit and of earlier resumes.
-
-    Raises UserError if the file is missing: without it this resume would undo them.
-    """
-    frozen = records.read(Overrides, run_dir.overrides)
-    if frozen is None:
-        what = f"{run_dir.overrides} is missing, and the spec cannot be changed without it"
-        raise UserError(what, "resume without SET, or submit a new run with train.init_from")
-    return list(frozen.arguments)
 
 
 def differences(was: Spec, now: Spec) -> Differences:

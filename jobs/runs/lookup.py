@@ -7,7 +7,6 @@ import difflib
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -53,15 +52,6 @@ def remember(
     folder.parent.mkdir(parents=True, exist_ok=True)
     ownership.make_shared(folder, run_dir.path.stat().st_mode & 0o777)
     files.relink(folder / f"{cluster}-{job_id}", os.path.relpath(run_dir.path, folder))
-
-
-def note_job(run_dir: RunDir, submission: Submission, job_id: str, cluster: str) -> None:
-    """Record the job that runs this run directory now, if its submitter did not."""
-    if submission.job_id != job_id:
-        named = os.environ.get("SLURM_CLUSTER_NAME")
-        of_job = replace(submission, job_id=job_id, uid=os.getuid(), cluster=named)
-        records.write(run_dir.submission, of_job)
-        remember(run_dir, job_id, cluster)
 
 
 def own_root(run_dir: RunDir) -> Path:

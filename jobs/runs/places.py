@@ -31,17 +31,12 @@ def _users_file(path: Path, run_dir: RunDir, checkout: Path | None) -> Path | No
     """Return the user's file of a path; None for a file of the kit or of a package."""
     folders = (run_dir.code.resolve(), run_dir.work.resolve())
     path = Path(os.path.normpath(folders[0] / path)).resolve()
-    if "site-packages" in path.parts or _is_kits(path, run_dir):
+    homes = (run_dir.kit.resolve() / installation.NAME, installation.HOME)
+    of_kits = [home / part for home in homes for part in installation.PARTS]
+    if "site-packages" in path.parts or any(path.is_relative_to(each) for each in of_kits):
         return None
     folder = next((each for each in folders if path.is_relative_to(each)), None)
     if folder is None:
         return path if checkout is not None and path.is_relative_to(checkout) else None
     original = None if checkout is None else checkout / path.relative_to(folder)
     return original if original is not None and original.is_file() else path
-
-
-def _is_kits(path: Path, run_dir: RunDir) -> bool:
-    """Return whether a resolved path is a file of the kit, also of a run's copy of it."""
-    homes = (run_dir.kit.resolve() / installation.NAME, installation.HOME)
-    parts = [home / part for home in homes for part in installation.PARTS]
-    return any(path.is_relative_to(each) for each in parts)

@@ -8,6 +8,12 @@ from ..contract.records.ended import Action, AttemptRecord
 from ..contract.records.training import CodeSpan, Result
 from .facts import AttemptFacts
 
+# Keys of the trainer's outcome.json that result.json has, too.
+_OF_OUTCOME = (
+    *("global_step", "epoch", "metrics", "weights_sha256", "optimizer_sha256", "best"),
+    *("exactness", "exactness_reason"),
+)
+
 
 def steps_of(facts: AttemptFacts) -> tuple[int | None, int | None]:
     """Return the first and the last optimizer step that the attempt did; None where it did none."""
@@ -31,16 +37,6 @@ def loaded_step(facts: AttemptFacts) -> int | None:
     name = None if facts.plan is None else facts.plan.checkpoint
     saved = None if name is None else checkpoint_step(name)
     return saved if saved is not None and saved < first.step else first.step - 1
-
-
-def reached_step(facts: AttemptFacts) -> int | None:
-    """Return the last finished optimizer step of the run; 0 before the first.
-
-    A user's script may write no progress.json, but its step into outcome.json; None for one that
-    writes neither.
-    """
-    step = facts.step if facts.step is not None else facts.outcome.global_step
-    return 0 if step is None and facts.spec.launch.is_trainer else step
 
 
 def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
@@ -82,25 +78,17 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     """
     redone = steps_redone(facts.attempts) if facts.is_step_known else None
     if action is not Action.DONE:
+        # A script may write no progress.json, but its step into outcome.json, or neither.
+        step = facts.outcome.global_step if facts.step is None else facts.step
         return Result(
             status="cancelled" if action is Action.CANCEL else "held",
             reason=reason,
-            global_step=reached_step(facts),
+            global_step=0 if step is None and facts.spec.launch.is_trainer else step,
             attempts=len(facts.attempts),
             steps_redone=redone,
         )
     complete = Result("completed", attempts=len(facts.attempts), steps_redone=redone)
     if not facts.spec.launch.is_trainer:
         return replace(complete, global_step=facts.step)
-    return replace(
-        complete,
-        global_step=facts.outcome.global_step,
-        epoch=facts.outcome.epoch,
-        metrics=facts.outcome.metrics,
-        weights_sha256=facts.outcome.weights_sha256,
-        optimizer_sha256=facts.outcome.optimizer_sha256,
-        best=facts.outcome.best,
-        exactness=facts.outcome.exactness,
-        exactness_reason=facts.outcome.exactness_reason,
-        code=code_spans(facts.attempts) or None,
-    )
+    reached = {name: getattr(facts.outcome, name) for name in _OF_OUTCOME}
+    return replace(complete, **reached, code=code_spans(facts.attempts) or None)

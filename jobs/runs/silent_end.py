@@ -82,8 +82,9 @@ def _record(attempt_dir: AttemptDir, host: str, end: re.Match[str]) -> RankError
     of_exit = Kind.SPEC_MISTAKE if code == 2 else of_exit  # of a parser of options, by convention
     kind = cause or (Kind.COLLECTIVE if is_peers else of_exit)
     between = ": " if code > 0 else "; its last line: "
+    second = time.mktime(time.strptime(end["time"], "%Y-%m-%d_%H:%M:%S"))
     return RankError(
-        _seconds(end["time"]),
+        second + 0.999,  # at its end: a signal before it was a warning
         rank,
         host,
         f"{format_exit(code)}{between}{words}" if words else format_exit(code),
@@ -112,11 +113,6 @@ def _last_line(log: list[str]) -> tuple[str, list[str]]:
     lines = [line for line in log if re.search(r"\w", line) and not _AFTER_END.match(line)]
     is_error = bool(lines) and _error_of(lines) == lines[-1]
     return lines[-1].strip(" \t|│") if lines else "", lines if is_error else []
-
-
-def _seconds(when: str) -> float:
-    """Return the end of the second that torchrun printed: a signal before it was a warning."""
-    return time.mktime(time.strptime(when, "%Y-%m-%d_%H:%M:%S")) + 0.999
 
 
 def format_exit(code: int) -> str:

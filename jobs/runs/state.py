@@ -6,6 +6,7 @@ its present owner alone.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -204,19 +205,14 @@ def _read(run_dir: RunDir) -> RunFiles:
     if facts.spec_error is not None and run_dir.spec.name in files.names_in(run_dir.path):
         raise facts.spec_error
     is_complete = facts.result is not None and facts.result.status == "completed"
+    submitted = _time_of(run_dir.submission) or 0.0
     return RunFiles(
         **vars(facts),
         run_dir=run_dir,
         owner=run_lock.read(run_dir),
-        is_resumed=not is_complete and _is_newer(run_dir.submission, run_dir.result),
+        is_resumed=not is_complete and submitted > (_time_of(run_dir.result) or math.inf),
         checkpoint_time=time_of_checkpoint(run_dir, facts),
     )
-
-
-def _is_newer(path: Path, other: Path) -> bool:
-    """Return whether a file was written after another one; False where one of them is missing."""
-    times = _time_of(path), _time_of(other)
-    return times[0] is not None and times[1] is not None and times[0] > times[1]
 
 
 def _time_of(path: Path) -> float | None:
@@ -322,17 +318,14 @@ def _phase_of(seen: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
 
 def _phase_of_job(seen: RunFiles, job: Job) -> RunPhase:
     """Return the phase of a run whose files show no end, by the state of its job."""
-    if job.state in job_state.WAITING:
-        return RunPhase.WAITING
-    if job.state in job_state.ON_NODES:
-        return RunPhase.RUNNING
-    if job.state in job_state.ENDING:
-        return RunPhase.ENDING
-    if job.state == "CANCELLED":
-        return RunPhase.CANCELLED
-    if job.state in job_state.ENDED:
-        return RunPhase.STOPPED if seen.is_closed else RunPhase.LOST
-    return RunPhase.UNKNOWN
+    phases = {
+        RunPhase.WAITING: job_state.WAITING,
+        RunPhase.RUNNING: job_state.ON_NODES,
+        RunPhase.ENDING: job_state.ENDING,
+        RunPhase.CANCELLED: {"CANCELLED"},
+        RunPhase.STOPPED if seen.is_closed else RunPhase.LOST: job_state.ENDED,
+    }
+    return next((each for each in phases if job.state in phases[each]), RunPhase.UNKNOWN)
 
 
 def _with_result(run: RunState) -> RunState:

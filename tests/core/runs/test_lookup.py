@@ -6,7 +6,6 @@ import pytest
 
 from slurm_job_kit.jobs.base.files import relink
 from slurm_job_kit.jobs.commands import arguments
-from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from slurm_job_kit.jobs.runs.lookup import NoSuchRunError, find
@@ -65,11 +64,10 @@ def test_a_home_directory_that_the_shell_did_not_expand_is_found(root, three, mo
     assert parser.parse_args(["~/x.yaml"]).config == root / "x.yaml"
 
 
-@pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109", "8"])
+@pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109"])
 def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
     run = make_elsewhere(root, "far", "20260109")
     lookup.remember(run, "7")  # as submit does
-    lookup.note_job(run, Submission(job_id="7"), "8", "slurm")  # as plain sbatch does on a node
     run_dir = find(text)
     assert run_dir == run
     assert not run_dir.path.is_symlink()
