@@ -10,7 +10,7 @@
 - reasons: names what ended an attempt, and what shows it, for its record.
 - execute: executes a decision: requeue, successor, retry, hold.
 - record_writer: makes and writes the records of all attempts, and the result.
-- srun_step: what the spec adds to srun's command line; the bounds of the step's end.
+- srun_step: the command of an agent; the bounds of the step's end.
 - end_messages: what job.log shows of an attempt that ended.
 
 Three names are the same in all of them: `facts` is the AttemptFacts, `ending` the Ending

@@ -123,11 +123,12 @@ def run_srun(
     try:
         spec = Spec.read(run_dir.spec)
         agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
-        argv = [*srun_line, *srun_step.srun_argv(spec, os.environ), *chosen.srun_args, *agent]
-        argv, environ = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
-        srun = subprocess.Popen(
-            argv, env=environ, stdin=subprocess.DEVNULL, preexec_fn=_become_srun
-        )
+        # srun does not inherit it since Slurm 22.05. A step without it has all cores of its job.
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+        options = [*([f"--cpus-per-task={cpus}"] if cpus else []), *spec.slurm.srun_args]
+        argv = [*srun_line, *options, *chosen.srun_args, *agent]
+        argv, env = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
+        srun = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         words = f"srun was not started: {error}"
         print_line(f"attempt {plan.attempt}: error: {words}")

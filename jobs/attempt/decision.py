@@ -188,10 +188,9 @@ def _cause_of_stop(ending: Ending) -> tuple[Cause, str]:
         return Cause.TIME_LIMIT, "the time limit was reached"
     if evidence.is_preempted:
         return Cause.PREEMPTION, "preempted"
-    if "SIGUSR1" in evidence.signals and evidence.signals[0] != "SIGTERM":
+    is_near = evidence.job_state == "RUNNING" and evidence.is_near_limit  # --signal may be any
+    if is_near or ("SIGUSR1" in evidence.signals and evidence.signals[0] != "SIGTERM"):
         return Cause.TIME_LIMIT, "the time limit is near"
-    if evidence.job_state == "RUNNING" and evidence.is_near_limit:
-        return Cause.TIME_LIMIT, "the time limit is near"  # the job's --signal may be any signal
     if evidence.job_state == "RUNNING":
         what = evidence.signals[0] if evidence.signals else "a stop signal to a rank"
         return Cause.MANUAL_STOP, f"{what} was sent by hand: Slurm does not preempt the job"

@@ -70,9 +70,8 @@ def kind_of(ending: Ending, record: AttemptRecord) -> Kind:
 def _checkout_of(run_dir: RunDir) -> Path | None:
     """Return the folder from which a run's code was frozen."""
     with contextlib.suppress(RecordError, OSError):
-        provenance = records.read(Provenance, run_dir.provenance)
-        if provenance is not None and provenance.repository is not None:
-            return Path(provenance.repository)
+        if (known := records.read(Provenance, run_dir.provenance)) and known.repository:
+            return Path(known.repository)
     return None
 
 

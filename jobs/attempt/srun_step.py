@@ -1,4 +1,4 @@
-"""The srun step of an attempt: its command line, and its end in bounded time.
+"""The srun step of an attempt: the command of its agents, and its end in bounded time.
 
 srun waits for the agent of every node. For the agent on a lost node it waits until Slurm marks that
 node DOWN (SlurmdTimeout, 300 s by default). An srun that is killed leaves its srun step behind, and
@@ -199,37 +199,19 @@ def unreachable_nodes(
     port = (facts.site or SlurmSite()).slurmd_port
     # There are no agents yet for the next attempt.
     agents = dict(zip(facts.nodes, facts.of_nodes.agents, strict=False))
-    hosts = {node: _host_to_connect(node, agents.get(node)) for node in nodes}
+    known = {node: agent.address for node, agent in agents.items() if agent and agent.address}
+    # The agent of a job with one node records a loopback address.
+    hosts = {node: known[node] if is_reachable(known.get(node, "")) else node for node in nodes}
     # The name of a node may be unknown to DNS, or stand for loopback.
     if named := [node for node, host in hosts.items() if not is_reachable(host)]:
-        known = cluster.node_addresses(named)
-        hosts |= {node: address for node, address in known.items() if node in hosts}
+        of_slurm = cluster.node_addresses(named)
+        hosts |= {node: address for node, address in of_slurm.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
         answers = pool.map(
             lambda host: cluster.is_answering(host, port, is_refusal_enough), hosts.values()
         )
         return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
-
-
-def _host_to_connect(node: str, agent: AgentRecord | None) -> str:
-    """Return the address in the agent's record; the node's name if that is missing or loopback.
-
-    The agent of a job with one node records a loopback address.
-    """
-    address = agent.address if agent is not None and agent.address is not None else node
-    return address if is_reachable(address) else node
-
-
-def srun_argv(spec: Spec, environ: Mapping[str, str]) -> list[str]:
-    """Return the options of srun that depend on spec and job; slurm/ddp.sbatch has all others.
-
-    environ: of the batch script. srun does not inherit SLURM_CPUS_PER_TASK since Slurm 22.05;
-    without it, after plain sbatch, a step has all cores of its job.
-    """
-    cpus = environ.get("SLURM_CPUS_PER_TASK")
-    argv = [f"--cpus-per-task={cpus}"] if cpus else []
-    return [*argv, *spec.slurm.srun_args]
 
 
 def agent_command(run_dir: RunDir, spec: Spec, attempt: int, rdzv_endpoint: str) -> list[str]:

@@ -48,12 +48,10 @@ def in_words(error: BaseException) -> str:
     Below it, in a line, the error that came first, if this one was raised because of it.
     """
     first = _first_cause(error)
-    words = _own_words(error)
-    return words if first is error else f"{words}\nfirst cause: {_own_words(first).splitlines()[0]}"
-
-
-def _own_words(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+    words, of_first = (
+        "".join(traceback.format_exception_only(each)).strip() for each in (error, first)
+    )
+    return words if first is error else f"{words}\nfirst cause: {of_first.splitlines()[0]}"
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -18,7 +18,7 @@ from slurm_job_kit.jobs.base.procfs import parent_of
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
+from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.runs.evidence import stop_signals_at_start
 from slurm_job_kit.jobs.slurm import cluster
@@ -128,12 +128,8 @@ def test_srun_that_outlives_a_failed_agent_is_ended(run, waiter, shell, capfd, f
     assert "srun is ended 0.05 s after a failure" in capfd.readouterr().err
 
 
-def test_srun_and_the_agents_get_what_the_spec_has():
-    slurm, prefix = Slurm(cpus_per_task=4, srun_args=["--mpi=none"]), ["apptainer", "exec", "a b"]
-    # Plain sbatch without -c: the step has all cores of the job, perhaps fewer than the spec asks.
-    assert srun_step.srun_argv(Spec(slurm=slurm), {}) == ["--mpi=none"]
-    of_job = {"SLURM_CPUS_PER_TASK": "8"}
-    assert srun_step.srun_argv(Spec(slurm=slurm), of_job)[0] == "--cpus-per-task=8"
+def test_the_agents_get_the_prefix_of_the_spec_or_a_shield():
+    prefix = ["apptainer", "exec", "a b"]
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
     run = RunDir(Path("/run"))
     agent = ["bash", "/run/kit/slurm_job_kit/slurm/agent.sh", "/run", "3", "10.0.0.1:29500"]
