@@ -19,6 +19,9 @@ SCRIPT = Path(installation.NAME, "slurm/ddp.sbatch")  # in the kit's folder
 _SUBMITTED = re.compile(r"Submitted\s+batch\s+job\s+(\d+)", re.IGNORECASE)
 _BARE_ID = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 
+# Keys of a spec that are options.
+_SAME_NAMES = ("time", "partition", "account", "qos", "mem", "constraint", "exclude")
+
 
 def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]:
     """Return sbatch's options for a run, one argument each. Source: sbatch(1).
@@ -32,17 +35,11 @@ def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]
         "nodes": nodes if slurm.is_range else slurm.job_nodes,
         # With it Slurm 22.05 gives a job the fewest nodes of a range only (measured).
         "ntasks-per-node": None if slurm.is_range else 1,
-        "cpus-per-task": spec.slurm.cpus_per_task,
+        "cpus-per-task": slurm.cpus_per_task,
         # Some sites reject a request for no GPUs.
-        "gpus-per-node": spec.slurm.gpus_per_node or None,
-        "time": spec.slurm.time,
-        "partition": spec.slurm.partition,
-        "account": spec.slurm.account,
-        "qos": spec.slurm.qos,
-        "mem": spec.slurm.mem,
-        "constraint": spec.slurm.constraint,
-        "exclude": spec.slurm.exclude,
-        "signal": f"USR1@{spec.slurm.signal_lead_s}",
+        "gpus-per-node": slurm.gpus_per_node or None,
+        **{name: getattr(slurm, name) for name in _SAME_NAMES},
+        "signal": f"USR1@{slurm.signal_lead_s}",
         "requeue": True,
         "open-mode": "append",
         "chdir": str(folder),
@@ -50,7 +47,7 @@ def sbatch_options(spec: Spec, folder: Path, output: str = JOB_LOG) -> list[str]
         # One mail for a run: measured on Slurm 22.05, a requeue sends none of these types.
         "mail-type": "END,FAIL" if spec.notify.mail else None,
         "mail-user": spec.notify.mail,
-        **{key.replace("_", "-"): value for key, value in spec.slurm.sbatch_args.items()},
+        **{key.replace("_", "-"): value for key, value in slurm.sbatch_args.items()},
     }
     # By identity: 0 is a value, as in --nice=0, and equals False.
     chosen = {k: value for k, value in values.items() if value is not None and value is not False}
