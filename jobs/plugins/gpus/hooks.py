@@ -17,6 +17,8 @@ from ...slurm.job import field_of, job_id_from, show_job
 PER_NODE = re.compile(r"(?:(?!gpu:)[^\s:,=/]+:)?[0-9]+")
 # Options whose value lists resources: GPUs may be among them.
 WITH_RESOURCES = ("gres", "tres-per-node", "tres-per-task")
+# Variables of a job whose GPUs each step asks for, too.
+ASKED = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
 # Resources of --gres and its like with a GPU, or a share of one: `gpu:2`, `gres/gpu:a100=2`.
 OF_GPU = re.compile(r"(?:^|[,/:])\s*(?:gpu|mps|shard)(?=[:=,]|$)", re.IGNORECASE)
 
@@ -42,21 +44,14 @@ def launch_command(
     Raises: UserError, FailedError where the ranks would see fewer than the job asked for.
     """
     words, num_gpus = [*argv], 0 if spec is None else spec.slurm.num_gpus
-    if program is Program.SRUN and num_gpus and are_unasked(environ):
+    given, is_asked = gpus.allocated_gpus(environ), any(environ.get(name) for name in ASKED)
+    if program is Program.SRUN and num_gpus and given and not is_asked:
+        # By --gres or --exclusive; a step has none of the latter, unless it asks for them.
         job = show_job(job_id_from(environ) or "")
         if job is not None and not field_of(job.text, r"TresPerNode=(\S+)"):
-            words.insert(1, f"--gres=gpu:{gpus.allocated_gpus(environ)}")
+            words.insert(1, f"--gres=gpu:{given}")
     if program is Program.TORCHRUN and spec is not None:
         from . import node_check
 
         node_check.check(spec, environ)
     return words, {**environ}
-
-
-def are_unasked(environ: Mapping[str, str]) -> bool:
-    """Return whether a job has GPUs here that no variable asks for: by --gres or --exclusive.
-
-    A step has none of those that its job has by --exclusive alone, unless it asks for them.
-    """
-    asked = ("SLURM_GPUS", *(f"SLURM_GPUS_PER_{each}" for each in ("NODE", "TASK", "SOCKET")))
-    return gpus.allocated_gpus(environ) is not None and not any(environ.get(name) for name in asked)

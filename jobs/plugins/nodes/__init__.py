@@ -8,6 +8,6 @@
 - decision: the decision after an attempt, where a node is at fault.
 - exclude_nodes: the list of nodes that a job of the run must not get.
 - choose_nodes: the nodes of an attempt, from those of the job.
-- lost_nodes: finds nodes that are lost in an attempt; the options of its srun.
+- lost_nodes: finds nodes that are lost in an attempt.
 - head: prints where the agents meet, on the first node of an attempt.
 """

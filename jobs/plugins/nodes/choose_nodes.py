@@ -15,7 +15,7 @@ from ...slurm.cluster import expand_hostlist
 from ...slurm.job import plain_job_id, show_job, step_argv
 from . import suspects
 from .exclude_nodes import counted_since
-from .lost_nodes import SilentNodes, place_argv
+from .lost_nodes import SilentNodes
 from .records import past_of
 
 MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
@@ -52,7 +52,11 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     notes = [count, *(f"; {node} is left out" for node in waiting if node in unfit)]
     can_lose = max(0, len(chosen) + len(spares) - facts.spec.slurm.fewest_nodes)
     watched = SilentNodes(run_dir, attempt, can_lose)
-    return Chosen(chosen, head, place_argv(chosen), watched.look, "".join(notes))
+    places = [f"--{name}={len(chosen)}" for name in ("nodes", "ntasks")]
+    # Source: srun(1), --no-kill: else Slurm ends a step of which a node is lost. --overlap: another
+    # step may still end there.
+    srun_args = [*places, f"--nodelist={','.join(chosen)}", "--overlap", "--no-kill"]
+    return Chosen(chosen, head, srun_args, watched.look, "".join(notes))
 
 
 def fittest(
@@ -74,8 +78,7 @@ def ask_head(run_dir: RunDir, job_id: str, attempt: int, nodes: Sequence[str]) -
     # Where Slurm cannot enter the working directory it takes /tmp, which all users can write.
     words = (str(run_dir.path), str(attempt), *nodes)
     command = installation.python_m("jobs.plugins.nodes.head", *words)
-    step_job_id = plain_job_id(job_id)
-    answer = ask.call(step_argv(step_job_id, nodes[0], command, has_terminal=False))
+    answer = ask.call(step_argv(plain_job_id(job_id), nodes[0], command, has_terminal=False))
     lines = [] if answer is None or answer.returncode else answer.stdout.splitlines()
     if HEAD_FOLLOWS in lines:  # a site's prolog may print lines before
         lines = lines[lines.index(HEAD_FOLLOWS) + 1 :]

@@ -21,8 +21,7 @@ def main(argv: Sequence[str]) -> None:
     run_dir, attempt, *nodes = argv
     launch = Spec.read(RunDir(Path(run_dir)).spec).launch
     resolved = next(iter(rendezvous.resolve(nodes[0])), "")
-    job_id = str(job_id_from(os.environ))
-    head = head_here(launch, job_id, int(attempt), nodes, resolved)
+    head = head_here(launch, str(job_id_from(os.environ)), int(attempt), nodes, resolved)
     print(HEAD_FOLLOWS, head.address, head.how, head.port, *head.interfaces, sep="\n")
 
 

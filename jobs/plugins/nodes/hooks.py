@@ -44,10 +44,29 @@ def exclude(
     attempts: Sequence[AttemptRecord],
     listed: Sequence[str],
 ) -> Sequence[str]:
-    """Return the nodes that a job of the run must not get: also the suspected ones."""
-    from .exclude_nodes import excluded
+    """Return the nodes that a job of the run must not get: also the suspected ones.
 
-    return excluded(run_dir, spec, submission, attempts, listed)
+    Asks Slurm only if a bad node is not listed, or a listed one may be used again.
+    """
+    from ...base.console import print_line
+    from ...slurm.cluster import expand_hostlist
+    from . import suspects
+    from .exclude_nodes import counted_since, excludable_nodes
+    from .records import past_of
+
+    past, hours = past_of(attempts), spec.slurm.suspect_hours
+    bad = suspects.left_out(past, counted_since(spec, submission))
+    ours = suspects.left_out(past, 0.0).keys() - expand_hostlist(spec.slurm.exclude or "")
+    others = [node for node in listed if node not in ours]
+    if {*listed} - {*others} == bad.keys() - {*others}:
+        return listed
+    nodes = excludable_nodes(run_dir, spec, bad, others)
+    for node, reason in bad.items():
+        if node in nodes:
+            print_line(f"node {node} is left out of the next attempts for {hours} h: {reason.text}")
+        else:
+            print_line(f"node {node} cannot be left out, too few other nodes: {reason.text}")
+    return [*others, *nodes]
 
 
 def choose_nodes(

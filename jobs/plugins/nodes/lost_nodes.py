@@ -1,8 +1,7 @@
-"""The loss of a node in an attempt: the step outlives it, and srun ends where a node is lost."""
+"""The loss of a node in an attempt: srun ends where a node is lost."""
 
 import math
 import time
-from collections.abc import Sequence
 
 from ...attempt import srun_step
 from ...contract.rundir import RunDir
@@ -12,17 +11,6 @@ from ...runs.facts import AttemptFacts
 # How often the nodes are looked at, and in how many looks in a row a lost one must be silent.
 LOOK_INTERVAL_S = 5.0
 SILENT_LOOKS = 3
-
-
-def place_argv(nodes: Sequence[str]) -> list[str]:
-    """Return the options of a step on some nodes of a job, which outlives the loss of others.
-
-    Source: srun(1), --no-kill: else Slurm ends a step of which a node is lost. --overlap: another
-    step may still end there.
-    """
-    number = len(nodes)
-    place = [f"--nodes={number}", f"--ntasks={number}", f"--nodelist={','.join(nodes)}"]
-    return [*place, "--overlap", "--no-kill"]
 
 
 class SilentNodes:

@@ -57,9 +57,8 @@ def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job |
         return False
     lost = unfit | {*found.unreachable_nodes}
     others = [node for node in cluster.expand_hostlist(job.nodes) if node not in lost]
-    silent = srun_step.unreachable_nodes(
-        facts, [each for each in others if each not in facts.nodes]
-    )
+    unused = [each for each in others if each not in facts.nodes]
+    silent = srun_step.unreachable_nodes(facts, unused)
     return len({*others} - {*silent}) >= facts.spec.slurm.fewest_nodes
 
 

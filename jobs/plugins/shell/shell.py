@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import sys
 
 from ... import hooks
 from ...base import installation
@@ -35,8 +34,7 @@ def command(args: argparse.Namespace) -> int:
         raise UserError(f"--rank {args.rank}: the ranks are 0 to {len(plan.nodes) * nproc - 1}")
     node = plan.nodes[args.rank // nproc]
     argv = step_argv(plain_job_id(job_id), node, ["bash"], has_terminal=True)
-    print(shlex.join(argv))
-    sys.stdout.flush()
+    print(shlex.join(argv), flush=True)
     if args.go:
         os.execvpe(argv[0], *hooks.launch_command(Program.SBATCH, argv, os.environ))
     return 0

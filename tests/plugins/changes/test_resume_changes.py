@@ -1,6 +1,5 @@
 """A resume with other code, from an older checkpoint, of a complete run; a submit from a state."""
 
-import json
 import os
 import shutil
 import sys
@@ -65,13 +64,6 @@ def test_before_the_first_checkpoint_other_code_needs_no_yes(run, here, slurm):
     mend(here)
     assert main(["resume", "tiny", "--code"]) == 0
     assert (run.code / "model.py").read_text() == "x = 2\n"
-
-
-def test_resume_without_code_keeps_the_frozen_one(run, here):
-    mend(here)
-    before = os.readlink(run.code)
-    assert main(["resume", "tiny"]) == 0
-    assert os.readlink(run.code) == before
 
 
 def test_a_resume_that_slurm_refuses_leaves_code_checkpoints_and_spec(run, here, slurm):
@@ -196,13 +188,3 @@ def test_a_complete_run_goes_on_from_an_older_checkpoint_with_all_its_records(co
     decisions = [line["decision"] for line in read_jsonl(completed.attempts)]
     assert decisions == ["hold", "done", "hold"]
     assert not completed.result.exists() and read_json(completed.spec)["name"] == "tiny"
-
-
-def test_resume_submits_the_same_run_again_with_other_limits(slurm, capsys):
-    main(["submit", "tiny.yaml"])
-    (run,) = lookup.all_runs()
-    slurm.set_state("4711", "TIMEOUT")
-    assert main(["resume", "slurm.time=00:20:00", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["run_id"] == run.run_id
-    assert Spec.from_json(run.spec.read_text()).slurm.time == "00:20:00"
-    assert lookup.all_runs() == [run]

@@ -43,9 +43,6 @@ TABLE = [
     ({"outcome": "completed"}, BAD, "done", "completed"),
     ({}, ONCE, "retry", "crash"),
     ({"can_requeue": False}, BAD, "successor", "node"),
-    ({"unreachable_nodes": ("b",)}, {}, "requeue", "node"),
-    ({"unreachable_nodes": ("b",), "is_requeued": True}, LOST, "wait", "node"),
-    ({"unreachable_nodes": ("b",), "job_state": "NODE_FAIL"}, LOST, "wait", "node"),
     # The job has spare nodes: in this allocation, if there is time.
     ({}, BAD | SPARES, "retry", "node"),
     ({"unreachable_nodes": ("b",)}, SPARES, "retry", "node"),
@@ -72,7 +69,6 @@ def test_decision(known, of_plugin, action, cause):
 BUDGETS = [
     ({}, BAD, (0, 2, 2), "requeue", None),
     ({}, BAD, (0, 0, 4), "hold", Kind.NO_PROGRESS),
-    ({}, BAD, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
     # No list leaves a lost node out: a run that takes down a node at each start is held.
     ({"unreachable_nodes": ("b",)}, LOST, (0, 0, 4), "hold", Kind.NO_PROGRESS),
 ]

@@ -42,8 +42,6 @@ SIGNS = {
         [("n2", "gpu_fault", True)],
     ),
     "a full disk of all nodes": ([error("n2", Kind.DISK_FULL), PEER], {}, []),
-    "a refused option": ([error("n2", Kind.SPEC_MISTAKE), PEER], {}, []),
-    "no memory": ([error("n2", Kind.OUT_OF_MEMORY), PEER], {}, []),
     "a mistake": ([error("n2", Kind.USER_CODE, would_repeat=True), PEER], {}, []),
     "the first to crash": ([error("n2"), PEER], {}, [("n2", "unknown", False)]),
     "crashes of two nodes": ([error("n2"), error("n1", rank=1)], {}, []),

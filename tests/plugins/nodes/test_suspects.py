@@ -108,16 +108,11 @@ SPARE, RANGE = Slurm(nodes=3, spare_nodes=1), Slurm(nodes="2-3", spare_nodes=1)
     [
         (SPARE, "abcd", "", "", "abc"),
         (SPARE, "abcd", "b", "", "acd"),
-        (SPARE, "abcd", "", "a", "bcd"),
-        (SPARE, "bcd", "", "", "bcd"),
         (SPARE, "abcd", "bc", "", "abd"),  # too few others: one of them takes part
-        (SPARE, "abcd", "b", "c", "abd"),
         (SPARE, "abcd", "b", "cd", "abc"),
         (SPARE, "abcd", "abcd", "", "abc"),
         (SPARE, "ab", "b", "", "ab"),
         (RANGE, "abcd", "", "", "abc"),
-        (RANGE, "abcd", "a", "", "bcd"),
-        (RANGE, "abc", "", "b", "ac"),
         (RANGE, "abc", "a", "b", "ac"),
     ],
 )
