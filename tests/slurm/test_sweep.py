@@ -65,21 +65,6 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     assert len(ranked) == 4 and ranked[-1][1] == "-" and "train.model" in table[-1]
 
 
-def test_points_that_were_cancelled_in_the_queue_continue(kit: Kit, tmp_path: Path) -> None:
-    """Slurm then has no record of these tasks."""
-    config = tmp_path / "small.yaml"
-    config.write_text(SWEEP.format(pace=tmp_path / "pace"))
-    call = ("sweep", config, "--json", "--no-check", "slurm.sbatch_args.begin=now+1hour")
-    made = json.loads(kit.jobs(*call).stdout)
-    kit.jobs("cancel", made["sweep_id"])
-    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 60)
-    resume = kit.jobs("resume", made["sweep_id"], "--json", "--no-check").stdout
-    jobs = [[point["job_id"] for point in each["points"]] for each in (made, json.loads(resume))]
-    assert len(jobs[1]) == 4 and not set(jobs[0]) & set(jobs[1])
-    kit.jobs("cancel", made["sweep_id"])
-    kit.cluster.wait_for(lambda: not kit.cluster.job_ids(), "an empty queue", 60)
-
-
 def states(kit: Kit, made: dict[str, object]) -> list[str]:
     rows = json.loads(kit.jobs("status", "--json", str(made["sweep_id"])).stdout)
     return [row["state"] for row in rows]

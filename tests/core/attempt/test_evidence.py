@@ -211,17 +211,6 @@ def test_of_several_failing_ranks_of_a_script_the_first_is_the_reason(run):
     assert [each.rank for each in ended(run).further] == [1]
 
 
-def test_an_agent_that_lacks_the_interface_of_the_spec_holds_the_run_at_once(run):
-    """srun ends the first node's agent after the second one has failed."""
-    attempt = opened(run, 1)
-    node(attempt, 0, (5.5, "SIGTERM"), torchrun_exit=-1, end=6.0)
-    error = "b: launch.interface: ib is no interface with an IPv6 address"
-    node(attempt, 1, torchrun_exit=None, end=5.0, error=error)
-    seen = evidence(run, 1)
-    assert (seen.error, seen.signals) == (error, ())
-    assert decide(Ending(seen), History()).action is Action.HOLD
-
-
 @pytest.mark.parametrize("srun_exit", [1, 128 + 9, 128 + 15])
 def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun_exit):
     """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""

@@ -1,6 +1,5 @@
 """What the commands on a login node decide right after a job on other nodes has written files."""
 
-import os
 import re
 import shlex
 
@@ -14,7 +13,6 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.runs import revision
 from tests.core import run_files
 from tests.core.fake_slurm import squeue_line
 from tests.core.run_files import make_checkpoint, make_run, write_json
@@ -105,16 +103,3 @@ def test_resume_queues_no_job_for_a_run_that_completes_while_it_waits(
     monkeypatch.setattr(resume, "refuse_living", lambda *_: complete(run))
     assert main(["resume", there.run_id]) == 0
     assert "is already complete" in capsys.readouterr().out
-
-
-@pytest.mark.plugin("changes")
-def test_a_choice_of_a_checkpoint_puts_aside_those_that_were_saved_just_now(hosts, run, there):
-    from slurm_job_kit.jobs.plugins.changes import checkpoint_files
-
-    make_checkpoint(run, 6)
-    look(hosts.there, "step-00000009")
-    make_checkpoint(run, 9)
-    with revision.changed({there: checkpoint_files.go_on_from(there, "step-00000006")}):
-        names = sorted(os.listdir(run.checkpoints))
-        assert names == ["aside-step-00000009", "latest", "step-00000006"]
-        assert (run.checkpoints / "latest").read_text() == "step-00000006\n"

@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.base import environment, procfs, stop_signals
+from slurm_job_kit.jobs.base import environment, procfs
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from slurm_job_kit.jobs.contract import records
@@ -225,12 +225,6 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
 )
 def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
     assert stop_signal(launch) is number
-
-
-def test_a_rank_that_just_ended_is_no_error():
-    with subprocess.Popen(["true"]) as child:
-        child.wait()
-    stop_signals.send(signal.SIGTERM, [child.pid])
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):

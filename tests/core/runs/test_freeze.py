@@ -122,12 +122,6 @@ def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(
     assert not (tmp_path / "50%j").exists()
 
 
-def test_a_runs_root_that_cannot_be_is_an_error(root, repository):
-    root.write_text("a file")
-    with pytest.raises(UserError, match="(?s)runs_root .*hint: set runs_root"):
-        frozen(repository)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 @pytest.mark.parametrize(
     ("options", "words"),

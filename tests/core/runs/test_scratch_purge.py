@@ -76,11 +76,6 @@ def test_a_lost_plan_or_record_makes_no_attempt_begin_again(run):
     assert newest(run) == 11
 
 
-def test_a_spec_carries_the_format_of_its_run_directory(run):
-    assert json.loads(run.spec.read_text())["format"] == FORMAT
-    assert Spec.read(run.spec).setup == ["module load x"]
-
-
 @pytest.mark.parametrize(
     ("number", "whose", "hint"),
     [(None, "an older version", "submit it again"), (FORMAT + 1, "a newer version", "update")],

@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import pytest
 
-from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.runs.state import RunPhase
 from slurm_job_kit.jobs.slurm import job_list
@@ -90,18 +89,3 @@ def test_a_run_that_was_cancelled_before_it_began_has_ended(run, slurm):
     run.cancelled.write_text("now: jobs cancel: 7\n")
     run_state = state.read(run)
     assert (run_state.phase, run_state.is_over) == (RunPhase.CANCELLED, True)
-
-
-@pytest.mark.plugin("look")
-def test_a_list_shows_the_runs_beside_one_whose_file_is_none(here, capsys):
-    first, second = make_run(here, "1"), make_run(here, "2")
-    for harm in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):
-        for path in (first.result, first.attempts, first.owner):
-            harm(path)
-            assert main(["status"]) == 0
-            shown = capsys.readouterr().out
-            assert f"unreadable: {path}: not a regular file" in shown
-            assert second.run_id in shown
-            assert main(["why", "1"]) == 2
-            assert f"error: {path}: not a regular file" in capsys.readouterr().err
-            path.rmdir() if path.is_dir() else path.unlink()

@@ -103,8 +103,6 @@ BANNER = "Dear users, 3 nodes are down until 2026.\nJob limit: 100\n"
     "answer",
     [
         "Submitted batch job 4711\n",
-        "Submitted batch job 4711 on cluster west\n",
-        "4711\n",
         "4711;west\n",
         f"{BANNER}Submitted batch job 4711\nYour quota: 12 % of 500 GB, job 17 was the last\n",
         f"job 12 is your 3rd job today\n{BANNER}4711\n",

@@ -12,13 +12,9 @@ FAILED = "sbatch: error: Batch job submission failed: "
     [
         ("Memory specification can not be satisfied\nRequested node configuration ...", "mem"),
         ("CPU count per node can not be satisfied", "cpus_per_task"),
-        ("Requested node configuration is not available", "nodes or slurm.constraint"),
         ("Invalid feature specification", "nodes or slurm.constraint"),
-        ("Invalid generic resource (gres) specification", "gpus_per_node"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "time"),
         ("Invalid account or account/partition combination specified", "account"),
-        ("invalid partition specified: x", "partition"),
-        ("Invalid qos specification", "qos"),
         (
             "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
             "qos",
