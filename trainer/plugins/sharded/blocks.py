@@ -55,14 +55,11 @@ def _repeated_class(module: nn.Module) -> set[type[nn.Module]]:
     for each in module.modules():
         children = list(each.children())
         is_list = isinstance(each, (nn.ModuleList, nn.Sequential))
-        if is_list and len(children) > max(1, len(longest)) and _is_uniform(children):
-            longest = children
+        is_of_one_class = is_list and len({type(child) for child in children}) == 1
+        if is_of_one_class and len(children) > max(1, len(longest)):
+            have_parameters = (any(True for _ in child.parameters()) for child in children)
+            longest = children if all(have_parameters) else longest
     return {type(child) for child in longest[:1]}
-
-
-def _is_uniform(children: Sequence[nn.Module]) -> bool:
-    is_of_one_class = len({type(child) for child in children}) == 1
-    return is_of_one_class and all(any(True for _ in child.parameters()) for child in children)
 
 
 def _named(module: nn.Module, class_names: Sequence[str]) -> set[type[nn.Module]]:

@@ -59,11 +59,8 @@ class Fsdp(InBlocks):
         memory than this rank's rows. Raises UserError for what this torch cannot do.
         """
         block_list = blocks.find(module, self._train.shard_modules)
-        self._what = (
-            f"{blocks.describe(block_list)} and the root, each" if block_list else "the whole model"
-        )
-        if self._train.offload_optimizer and not self._is_offloaded:
-            self._place.log("warning: train.offload_optimizer has no effect on a CPU")
+        several = f"{blocks.describe(block_list)} and the root, each"
+        self._what = several if block_list else "the whole model"
         # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])
         self._mesh = self._connect()

@@ -63,11 +63,6 @@ def num_shards(train: Train, place: DistributedContext) -> int:
     if train.strategy != "hsdp":
         return place.world_size
     size = train.shard_size or place.local_world_size
-    if size < 2:
-        raise UserError(
-            "train.strategy hsdp shards within a node, which has one rank: set train.shard_size, "
-            "or take ddp or fsdp"
-        )
     if place.world_size % size:
         raise UserError(
             f"train.shard_size: {place.world_size} ranks cannot be divided into groups of {size}: "
@@ -97,13 +92,6 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
         )
     if num_shards == 1:
         return
-    for name, parameter in module.named_parameters():
-        if parameter.ndim == 0:
-            raise UserError(
-                f"train.strategy {train.strategy} divides parameters along their first dimension, "
-                f"but {name} of train.model {train.model} has none: give it the shape [1], or take "
-                "ddp"
-            )
     _check_groups(module, block_list, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)

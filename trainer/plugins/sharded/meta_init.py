@@ -87,23 +87,24 @@ def fill(module: nn.Module, strategy: Strategy, seed: int) -> None:
 
     A module writes its parameters in `reset_parameters`, or the model does in
     `_init_weights(module)`, which is called after it.
-    Raises: UserError for a parameter that neither writes whole, or that holds no floating point.
+    Raises: UserError for a parameter that neither writes whole.
     """
     done: set[int] = set()  # a parameter in two places keeps the value of the first
     for name, owner in module.named_modules():
         own = {key: each for key, each in owner._parameters.items() if each is not None}
         if all(id(each) in done for each in own.values()):
             continue
-        for key, each in own.items():
-            if not (each.is_floating_point() or each.is_complex()):
-                raise _refused(name, key, f"is of {each.dtype}")
         digest = hashlib.sha256(name.encode()).digest()
         torch.manual_seed(seeds.mix(seeds.WEIGHTS, seed, int.from_bytes(digest[:8])))
         for key, value in _initial_values(owner, own, module).items():
             if id(own[key]) in done:
                 continue
             if value.isnan().any():
-                raise _refused(name, key, "has an element whose initial value nothing writes")
+                raise UserError(
+                    f"train.model: {f'{name}.{key}'.lstrip('.')} has an element whose initial "
+                    f"value nothing writes: above {LIMIT_BYTES / 2**30:.0f} GiB each module needs "
+                    "a method reset_parameters(), or the model a method _init_weights(module)"
+                )
             part = strategy.part(own[key].detach())
             if isinstance(part, Rows):
                 first, end = strategy.sharding.rows(part.shape[0])
@@ -111,15 +112,6 @@ def fill(module: nn.Module, strategy: Strategy, seed: int) -> None:
             else:
                 part.copy_(value)
             done.add(id(own[key]))
-
-
-def _refused(module: str, key: str, why: str) -> UserError:
-    name = f"{module}.{key}".lstrip(".")
-    return UserError(
-        f"train.model: {name} {why}: above {LIMIT_BYTES / 2**30:.0f} GiB parameters must be of "
-        "floating point, and each module needs a method reset_parameters(), or the model a method "
-        "_init_weights(module)"
-    )
 
 
 def _initial_values(
