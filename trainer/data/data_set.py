@@ -1,8 +1,7 @@
 """Creates the data set of a spec."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from torch.utils.data import IterableDataset
 
@@ -36,24 +35,18 @@ def create(spec: Train, rank: int, world_size: int) -> Parts:
     """
     name = spec.dataset
     function = load("train.dataset", name, {**BUILT_IN, **parts("dataset")})
-    takes_rank = {"rank", "world_size"} <= _parameters(function)
+    takes_rank = {"rank", "world_size"} <= inspect.signature(function).parameters.keys()
     place = {"rank": rank, "world_size": world_size} if takes_rank else {}
     made = call("train.dataset", function, {**spec.dataset_args, **place})
     if not isinstance(made, (tuple, list)) or len(made) != 2:
-        raise UserError(f"train.dataset: {name} returns {_kind(made)}, not a pair (train, test)")
+        what = f"train.dataset: {name} returns a {type(made).__name__}"
+        raise UserError(f"{what}, not a pair (train, test)")
     train, held_out = made
     if not is_stream(train):
         _check_part(name, "train", train)
     if held_out is not None:
         _check_part(name, "held-out", held_out)
     return Parts(train, held_out, takes_rank)
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some callables written in C have no signature
-        return set()
 
 
 def is_stream(part: object) -> TypeGuard[Stream]:
@@ -70,17 +63,11 @@ def _check_part(name: str, title: str, part: object) -> None:
             f"train.dataset: {name} returns a stream as its {title} part: its samples are counted, "
             "so return a list of them, a data set with __len__ and __getitem__, or None"
         )
-    # A text and a mapping have both methods, but their items are no samples.
-    is_text = isinstance(part, (str, bytes, Mapping))
-    if is_text or not isinstance(part, (BatchSource, PerSampleSet)):
+    if not isinstance(part, (BatchSource, PerSampleSet)):
         raise UserError(
-            f"train.dataset: {name} returns {_kind(part)} as its {title} part: it needs "
-            "__len__, and either batch and to, or __getitem__; or state_dict and load_state_dict "
-            "for a stream"
+            f"train.dataset: {name} returns a {type(part).__name__} as its {title} part: it "
+            "needs __len__, and either batch and to, or __getitem__; or state_dict and "
+            "load_state_dict for a stream"
         )
     if len(part) == 0:
         raise NoSamples(f"train.dataset: {name} returns a {title} part without samples")
-
-
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"

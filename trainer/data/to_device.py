@@ -71,24 +71,13 @@ class ToDevice:
         if inputs.dtype == torch.uint8 and not self._takes_bytes:
             inputs = inputs.float().mul_(BYTE_SCALE)
         if self._transform is not None:
-            inputs = self._transformed(self._transform, inputs, random)
+            num_inputs = len(inputs)
+            with user_code("train.transform", self._name):
+                inputs = self._transform(inputs, random)
+            check_inputs(f"train.transform {self._name}", inputs, num_inputs)
         if self._is_channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, targets
-
-    def _transformed(
-        self, transform: Transform, inputs: torch.Tensor, random: SampleRandom | None
-    ) -> torch.Tensor:
-        where, n = f"train.transform {self._name}", len(inputs)
-        with user_code("train.transform", self._name):
-            inputs = transform(inputs, random)
-        check_inputs(where, inputs, n)
-        if inputs.device.type != self._device.type:
-            raise UserError(
-                f"{where} returns inputs on the {inputs.device.type}, but this rank is on the "
-                f"{self._device.type}: leave them on the device that they were on"
-            )
-        return inputs
 
 
 def move(content: Any, device: torch.device) -> Any:

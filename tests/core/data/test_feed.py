@@ -104,7 +104,6 @@ def draws_wrongly(inputs, random):
         (lambda inputs, random: None, "returns a NoneType, not a tensor of 4 inputs"),
         (lambda inputs, random: inputs[1:], "returns 3 inputs for 4 samples: return one for each"),
         (lambda inputs, random: inputs.sum(), "returns 0 inputs for 4 samples: return one"),
-        (lambda inputs, random: inputs.to("meta"), "returns inputs on the meta, but this rank is"),
     ],
 )
 def test_a_transform_must_return_as_many_inputs_as_it_gets(transform, words):
