@@ -145,9 +145,6 @@ def create(data: DataFacts) -> Objective:
     if not inspect.isclass(function):
         return _Users(name, function, args)
     made = call("train.objective", function, args)
-    if not callable(made):
-        what = f"train.objective: {name} makes a {type(made).__name__} that cannot be called"
-        raise UserError(what)
     if isinstance(made, nn.Module) and any(each.requires_grad for each in made.parameters()):
         raise UserError(
             f"train.objective: {name} has trainable parameters, but the optimizer gets those of "
@@ -176,12 +173,9 @@ class _Users:
             return {}
         with user_code("train.objective", self.name):
             metrics = own(dict(means))
-            where = f"train.objective {self.name}: derive"
-            if not isinstance(metrics, Mapping):
-                what = f"{where} returns a {type(metrics).__name__}, not a dict of numbers"
-                raise UserError(what)
             if taken := sorted(metrics.keys() & means.keys()):
-                raise UserError(f"{where} returns {taken[0]}, which is a mean already: rename it")
+                what = f"train.objective {self.name}: derive returns {taken[0]}"
+                raise UserError(f"{what}, which is a mean already: rename it")
             return {name: float(value) for name, value in metrics.items()}
 
 
