@@ -200,21 +200,13 @@ def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if _TENSOR in value:
-        return _stored(*value[_TENSOR])
+        name, dtype, shape, num_parts = value[_TENSOR]
+        return StoredTensor(name, getattr(torch, dtype), tuple(map(int, shape)), num_parts)
     if _TUPLE in value:
         return tuple(_decode(item) for item in value[_TUPLE])
     if _DICT in value:
         return {key: _decode(item) for key, item in value[_DICT]}
     return {key: _decode(item) for key, item in value.items()}
-
-
-def _stored(name: str, dtype_name: str, shape: list[int], num_parts: int) -> StoredTensor:
-    dtype = getattr(torch, dtype_name)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{dtype_name} is no type of a tensor")
-    if num_parts < 1 or (num_parts > 1 and not shape):
-        raise ValueError(f"{name} cannot have {num_parts} parts")
-    return StoredTensor(str(name), dtype, tuple(map(int, shape)), int(num_parts))
 
 
 def read(contents: Contents) -> dict[str, Any]:
