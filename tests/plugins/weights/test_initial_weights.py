@@ -189,8 +189,6 @@ def test_one_rank_takes_a_file_an_index_its_directory_and_a_run(source_paths, tm
     ("text", "words"),
     [
         ("{", "is not an index of safetensors files"),
-        ('{"weight_map": {"0.weight": 3}}', "is not an index of safetensors files"),
-        ('{"weight_map": {"0.weight": "../w.safetensors"}}', "weight_map names files elsewhere"),
         ('{"weight_map": {"0.weight": "gone.safetensors"}}', "No such file"),
         ('{"weight_map": {"x": "model-00001-of-00004.safetensors"}}', "is not a safetensors file"),
     ],
