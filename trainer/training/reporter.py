@@ -97,7 +97,9 @@ class Reporter:
         self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
         log(f"{self._where(step)}  {format_metrics(means)}")
         epoch = step // self._length.steps_per_epoch
-        self.progress.update(epoch=epoch, metrics=_shown(means))
+        metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
+        shown = metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])]
+        self.progress.update(epoch=epoch, metrics=tuple(shown))
         for each in self._context.watchers:
             each.reported(step, means)
         self.restart_clock(step)
@@ -155,12 +157,6 @@ def peak_memory_bytes() -> int:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
-
-
-def _shown(means: dict[str, float]) -> tuple[Metric, ...]:
-    """Return the metrics that progress.json shows; the loss only without others."""
-    metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
-    return tuple(metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])])
 
 
 class Progress:

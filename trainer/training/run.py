@@ -61,7 +61,17 @@ def _train(rank: RankProcess, arguments: list[str], callbacks: Sequence[Callback
     rank.pulse.beat("first step")
     status = loop.run(step_agreement)
     rank.pulse.beat("exit", loop.state.global_step)
-    _leave(context, loop, status)
+    conclude(context, loop, status)
+    # All ranks: if rank 0 fails to write the outcome, none ends as if it had.
+    dist.barrier()
+    if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
+        # If this rank is killed before, the next attempt records this one as lost.
+        by_hand("close", context.run.dir, str(context.run.attempt))
+        log(f"run directory {context.run.dir.path}")
+    context.events.event(status, step=loop.state.global_step)
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
     return loop
 
 
@@ -165,18 +175,3 @@ def conclude(context: RankContext, loop: Loop, status: Status) -> None:
             raise storage_error(error, f"writing the outcome to {run.dir.path}") from error
     context.distributed.log(f"{status} at step {step} of {loop.length.total_steps}")
     loop.close()
-
-
-def _leave(context: RankContext, loop: Loop, status: Status) -> None:
-    """End the training together with all other ranks: then everything is committed."""
-    conclude(context, loop, status)
-    # All ranks: if rank 0 fails to write the outcome, none ends as if it had.
-    dist.barrier()
-    if context.distributed.is_first and "KIT_ATTEMPT" not in os.environ:
-        # If this rank is killed before, the next attempt records this one as lost.
-        by_hand("close", context.run.dir, str(context.run.attempt))
-        log(f"run directory {context.run.dir.path}")
-    context.events.event(status, step=loop.state.global_step)
-    dist.destroy_process_group()
-    sys.stdout.flush()
-    sys.stderr.flush()

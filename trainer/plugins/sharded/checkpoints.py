@@ -235,7 +235,9 @@ def _with_memory(saved: SavedState, replica: Replica, parts: list[Part]) -> Save
         else:
             others[name] = outline.with_memory(value, parts)
     # Its options are those of the present spec.
-    options = outline.map_values(saved.optimizer, _without_tensor)
+    options = outline.map_values(
+        saved.optimizer, lambda value: None if isinstance(value, StoredTensor) else value
+    )
     state = _optimizer_state(replica, saved.optimizer["state"], parts)
     return dataclasses.replace(
         saved,
@@ -327,10 +329,6 @@ def _memory_for(target: torch.Tensor, dtype: torch.dtype) -> Iterator[memoryview
         own = buffer[: part.numel()]
         yield outline.memory_of(own)
         part.copy_(own.view(part.shape))
-
-
-def _without_tensor(value: Any) -> Any:
-    return None if isinstance(value, StoredTensor) else value
 
 
 def _quarantine(contents: Contents, problems: list[str], context: RankContext) -> None:
