@@ -58,16 +58,11 @@ def is_stream(part: object) -> TypeGuard[Stream]:
 
 def _check_part(name: str, title: str, part: object) -> None:
     """Raise UserError unless a part is a data set with samples."""
-    if is_stream(part):
-        raise UserError(
-            f"train.dataset: {name} returns a stream as its {title} part: its samples are counted, "
-            "so return a list of them, a data set with __len__ and __getitem__, or None"
-        )
     if not isinstance(part, (BatchSource, PerSampleSet)):
         raise UserError(
             f"train.dataset: {name} returns a {type(part).__name__} as its {title} part: it "
-            "needs __len__, and either batch and to, or __getitem__; or state_dict and "
-            "load_state_dict for a stream"
+            "needs __len__, and either batch and to, or __getitem__; only the train part may be a "
+            "stream, with state_dict and load_state_dict"
         )
     if len(part) == 0:
         raise NoSamples(f"train.dataset: {name} returns a {title} part without samples")

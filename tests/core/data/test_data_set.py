@@ -32,7 +32,7 @@ def test_a_callable_without_a_pair_of_data_sets_is_a_user_error():
     for held_out, words in (
         (3, "a int as its held-out part: it needs __len__, and either batch and to, or"),
         ([], "a held-out part without samples"),
-        (iter([]), "a stream as its held-out part: its samples are counted, so return a list"),
+        (iter([]), "a list_iterator as its held-out part: it needs .*; only the train part may"),
     ):
         with pytest.raises(UserError, match=f"^train.dataset: .*:pair returns {words}"):
             parts(f"{__name__}:pair", {"train": [1], "held_out": held_out})
