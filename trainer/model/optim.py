@@ -129,9 +129,7 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool
 
 
 def _own_copy(value: Any, parameter: torch.Tensor) -> Any:
-    """Return a copy of a tensor of the state, or of those in a list, as LBFGS has them."""
-    if isinstance(value, list):
-        return [_own_copy(item, parameter) for item in value]
+    """Return a copy of a tensor of the state, and any other value as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     format_of = parameter if value.shape == parameter.shape else value
