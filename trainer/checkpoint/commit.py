@@ -182,11 +182,7 @@ def remove_leftovers(root: Path) -> None:
 
 @contextlib.contextmanager
 def discarded_on_error(path: Path) -> Iterator[None]:
-    """Remove a temporary file or directory if the block raises.
-
-    Not jobs.base.files.write_atomic, because a checkpoint is a directory, and because
-    `remove_leftovers` finds the files of a killed attempt by their prefix.
-    """
+    """Remove a temporary file or directory if the block raises."""
     try:
         yield
     except BaseException:
