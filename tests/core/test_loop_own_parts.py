@@ -3,11 +3,9 @@
 import dataclasses
 import errno
 import hashlib
-import random
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,7 +16,6 @@ from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import TransientStorageError, UserError
 from slurm_job_kit.trainer.training import run as module
-from tests.core.data_kit import Whole
 from tests.core.test_loop import points, train
 
 pytestmark = pytest.mark.usefixtures("process_group", "no_reader_left")
@@ -222,53 +219,3 @@ def test_a_start_after_the_last_save_completes_and_an_end_before_it_is_an_error(
     monkeypatch.setattr(module, "check_owner", stale)
     with pytest.raises(TransientStorageError, match="writing the outcome to .*: stale"):
         module.conclude(loop.context, loop, "completed")
-
-
-def fitted(model, batch):
-    """An objective of a batch that is a dict."""
-    outputs = model(torch.stack([batch["x"] / 10, batch["noise"]], dim=1).float())
-    return Sums(outputs.square().sum(), torch.tensor(len(outputs)))
-
-
-class Scaled(nn.Linear):
-    """A layer with a fixed random scale that no checkpoint has."""
-
-    def __init__(self):
-        super().__init__(2, 1)
-        scale = torch.tensor([random.random(), float(np.random.rand())])
-        self.register_buffer("scale", scale, persistent=False)
-
-    def forward(self, inputs):
-        return super().forward(inputs * self.scale)
-
-
-drawn: list[tuple[float, ...]] = []
-
-
-def download():
-    """Data that only the first attempt downloads, by code that draws; a later one reads them."""
-    if not drawn:
-        random.random(), np.random.rand(), torch.rand(1)
-    return Whole(lambda at: {"x": at, "noise": torch.full((len(at),), 0.5)}, 10), None
-
-
-class Offset:
-    """A transform that draws when it is made."""
-
-    takes_batch = True
-
-    def __init__(self):
-        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
-
-    def __call__(self, batch, _):
-        return batch
-
-
-def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(tmp_path):
-    names = {"model": "Scaled", "dataset": "download", "transform": "Offset"}
-    named = {key: f"{HERE}:{name}" for key, name in names.items()}
-    own: dict[str, Any] = {"objective": f"{HERE}:fitted", "objective_args": {}, "lr": 0.01}
-    spec = spec_of(Checkpoint(), **named, **own)
-    scales = [train(tmp_path / name, spec)[1].replica.module.scale for name in "ab"]
-    assert len({*drawn}) == 1
-    assert torch.equal(*scales)

@@ -68,14 +68,6 @@ def test_larger_weights_become_files_with_an_index(trained, small_files, tmp_pat
     assert all(torch.equal(value, own[name]) for name, value in tensors_read.items())
 
 
-def test_a_tensor_larger_than_a_file_is_alone(trained, monkeypatch, tmp_path):
-    monkeypatch.setattr(export, "MAX_FILE_BYTES", 1)
-    run_dir, replica = trained
-    exported(run_dir, "--out", tmp_path / "w.safetensors")
-    places = json.loads((tmp_path / "w.safetensors.index.json").read_text())["weight_map"]
-    assert len(set(places.values())) == len(places) == len(replica.module.state_dict())
-
-
 def test_an_export_reads_the_model_only_and_holds_one_file_of_it(trained, small_files, monkeypatch):
     run_dir, _ = trained
     really, names, held = outline.with_memory, list[str](), list[Any]()
