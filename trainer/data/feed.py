@@ -90,7 +90,6 @@ class IndexedBatches(TrainBatches):
         self._next_step = 0
 
     def num_micro_batches(self, step: int) -> int:
-        """Return how many micro batches each rank accumulates: the last step may have fewer."""
         return self.batches.num_micro_batches(step)
 
     def micro_batches(self, step: int) -> Iterator[Batch]:

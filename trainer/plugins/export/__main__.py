@@ -16,7 +16,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import safetensors
@@ -26,7 +26,7 @@ from ....jobs.base.console import escape_output
 from ....jobs.contract.checkpoint.part_file import SUFFIX
 from ....jobs.contract.records.training import Result
 from ...checkpoint import digest, outline
-from ...checkpoint.outline import StoredTensor, tensors_of
+from ...checkpoint.outline import tensors_of
 from ...checkpoint.share import in_buckets
 from ...contract import Manifest, RunDir, files, reader, records
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
@@ -53,8 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, reader.DamageError, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
-    is_done = result is not None and result.status == "completed"
-    print(describe(manifest, is_done), file=sys.stderr)
+    known = (each for each in manifest.metrics if each.value is not None)
+    metrics = ", ".join(f"{each.name} {each.value:.4g}" for each in known) or "no metrics yet"
+    print(f"weights after step {manifest.global_step}: {metrics}", file=sys.stderr)
+    if result is None or result.status != "completed":
+        what = f"run {manifest.run_id} is not finished; a later step may be better"
+        print(f"warning: {what}", file=sys.stderr)
     print(path)
     return 0
 
@@ -85,7 +89,10 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
     """
     manifest, model = contents.manifest, tensors_of(outline.read(contents)["model"])
     metadata = {"format": "pt", "run_id": manifest.run_id, "global_step": str(manifest.global_step)}
-    parts, sha256, size, places = split(model), hashlib.sha256(), 0, dict[str, str]()
+    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in model.items()}
+    # In the order of `weights_sha256`.
+    parts = [*in_buckets(sorted(sizes), sizes.__getitem__, MAX_FILE_BYTES)] or [[]]
+    sha256, size, places = hashlib.sha256(), 0, dict[str, str]()
     stem = out.name.removesuffix(SUFFIX)
     for number, names in enumerate(parts, 1):
         stored = {name: model[name] for name in names}
@@ -109,22 +116,6 @@ def _write(contents: reader.Contents, out: Path, index: Path) -> Path:
             files.write_durable(temporary, f"{text}\n")
     files.fsync_directory(out.parent)
     return index if len(parts) > 1 else out
-
-
-def split(model: Mapping[str, StoredTensor]) -> list[list[str]]:
-    """Return the names of the tensors of each file, in the order of `weights_sha256`."""
-    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in model.items()}
-    return [*in_buckets(sorted(sizes), sizes.__getitem__, MAX_FILE_BYTES)] or [[]]
-
-
-def describe(manifest: Manifest, is_run_finished: bool) -> str:
-    """Return a line with step and metrics, and a second line if the run is not finished."""
-    known = (each for each in manifest.metrics if each.value is not None)
-    metrics = [f"{each.name} {each.value:.4g}" for each in known]
-    text = f"weights after step {manifest.global_step}: {', '.join(metrics) or 'no metrics yet'}"
-    if is_run_finished:
-        return text
-    return f"{text}\nwarning: run {manifest.run_id} is not finished; a later step may be better"
 
 
 if __name__ == "__main__":

@@ -88,13 +88,11 @@ class DividedCheckpoints(Checkpoints):
 
     @property
     def written_step(self) -> int:
-        """The step of the newest save of which this rank has written its part; -1 before it."""
         if self._pending is not None and not self._parts.is_busy_after(0):
             self._written_step = self._pending.step
         return self._written_step
 
     def commit_when_written(self, written_step: int) -> None:
-        """Let rank 0 commit the save in flight, if all ranks have written their part."""
         if self._pending is None or written_step < self._pending.step:
             return
         pending, self._pending = self._pending, None
@@ -120,16 +118,13 @@ class DividedCheckpoints(Checkpoints):
         )
 
     def is_saving(self) -> bool:
-        """Return whether a save is in flight; exact on rank 0."""
         return self._pending is not None or super().is_saving()
 
     def check(self) -> None:
-        """Raise the error of the save in flight, if it failed. Never waits."""
         self._parts.poll()
         super().check()
 
     def finish(self, beat: Callable[[], None]) -> None:
-        """Wait, all ranks together, until the save in flight is committed."""
         while self._pending is not None:
             beat()
             self._parts.is_busy_after(checkpoints.POLL_S)

@@ -32,7 +32,9 @@ class InBlocks(Strategy):
         """Return the model on the device; parameters on the meta device stay there."""
         if not self._is_on_meta:
             return super().to_device(module)
-        meta_init.move_buffers(module, self._device)
+        for owner in module.modules():
+            for key, buffer in owner._buffers.items():
+                owner._buffers[key] = None if buffer is None else buffer.to(self._device)
         return module
 
     def prepare(self, module: nn.Module) -> None:

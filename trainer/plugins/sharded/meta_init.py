@@ -61,13 +61,6 @@ def build(create: Callable[[], nn.Module], limit: int | None = None) -> tuple[nn
         return create(), True
 
 
-def move_buffers(module: nn.Module, device: torch.device) -> None:
-    """Move the buffers of a model to the device; its parameters stay on the meta device."""
-    for owner in module.modules():
-        for key, buffer in owner._buffers.items():
-            owner._buffers[key] = None if buffer is None else buffer.to(device)
-
-
 def allocate(module: nn.Module, device: torch.device) -> None:
     """Give the parameters of a model memory on the device; its buffers stay as they are."""
     buffers = [(owner, dict(owner._buffers)) for owner in module.modules()]
