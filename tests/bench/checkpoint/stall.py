@@ -1,6 +1,8 @@
 """B8: how long a durable checkpoint interrupts the training."""
 
-from slurm_job_kit.trainer.training.loop import train_step
+from collections.abc import Callable
+
+from slurm_job_kit.trainer.training.loop import Loop, train_step
 from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint import wide
 from tests.bench.place import Place
@@ -10,24 +12,36 @@ STEPS_BEFORE = 10  # before the first save; by default it comes later
 
 
 def measure(place: Place) -> list[Figure]:
-    """Seconds until the training continues: torch.save, fsync, rename / the kit's save.
-
-    No save is in flight when the next one begins.
-    """
-    plain = wide.TorchSave(place.folder)
     loop = prepare(place.context(wide.spec_of(1000)))
     for step in range(STEPS_BEFORE):
         batches = loop.data.train_batches.micro_batches(step)
         train_step(loop.replica, batches, 1, loop.train.lr, loop.train)
+    return [figure(place, loop, Target(">=", 9))]
+
+
+def figure(
+    place: Place, loop: Loop, target: Target, wait: Callable[[], None] = lambda: None
+) -> Figure:
+    """Seconds until the training continues: torch.save, fsync, rename / the kit's save.
+
+    No save is in flight when the next one begins. wait: for the device, after the save's copy.
+    """
+    plain = wide.TorchSave(place.folder)
+
+    def save() -> None:
+        loop.checkpoints.save(loop.replica, loop.state)
+        wait()
 
     def kit() -> float:
         loop.state.global_step += 1
-        took_s = timed(lambda: loop.checkpoints.save(loop.replica, loop.state))
+        took_s = timed(save)
         loop.checkpoints.finish(lambda: None)
         return took_s
 
+    wait()
     times = interleaved({"torch.save": lambda: timed(lambda: plain.save(loop.replica)), "kit": kit})
     loop.close()
     stalls = f"{milliseconds(times['torch.save'])} / {milliseconds(times['kit'])}"
-    what = f"{wide.MEGABYTES} MB: torch.save, fsync, rename / the kit's stall ({stalls})"
-    return [ratio(what, times["torch.save"], times["kit"], Target(">=", 9))]
+    size = f"{plain.path.stat().st_size / 1e6:.0f} MB"
+    what = f"{size}: torch.save, fsync, rename / the kit's stall ({stalls})"
+    return ratio(what, times["torch.save"], times["kit"], target)

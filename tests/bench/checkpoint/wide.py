@@ -10,8 +10,7 @@ from slurm_job_kit.jobs.base.files import fsync_directory
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Spec, Train
 from slurm_job_kit.trainer.model.replica import Replica
 
-WIDTH = 1250  # 25 million parameters
-MEGABYTES = 200  # of state: the weights and their momentum
+WIDTH = 1250  # 25 million parameters; 200 MB with their momentum
 
 
 def sixteen_layers(width: int = WIDTH) -> nn.Module:

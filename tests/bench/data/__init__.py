@@ -1,1 +1,1 @@
-"""The bench of a seek in the data, and images for others."""
+"""The bench of a seek in the data."""

@@ -1,28 +1,50 @@
 """G1: ResNet-50 on one GPU, batch 256, bf16, channels_last: a step of the kit / of a bare loop."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
 from slurm_job_kit.trainer.plugins.zoo import models
-from tests.bench.data.synthetic import synthetic_images
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, ratio
 
 BATCH_SIZE, SIZE, CLASSES = 256, 224, 1000
 WARM_UP_STEPS, STEPS, ROUNDS = 20, 60, 5
-IMAGES = {"num_test": 1, "size": SIZE, "channels": 3, "num_classes": CLASSES}
 TRAIN = Train(
     model="resnet50",
-    dataset="tests.bench.data.synthetic:synthetic_images",
-    dataset_args={"num_train": BATCH_SIZE * (WARM_UP_STEPS + STEPS + 1), **IMAGES},
+    dataset=f"{__name__}:images",
     micro_batch_size=BATCH_SIZE,
     precision="bf16",
     channels_last=True,
     deterministic=False,
     eval_every_epochs=None,
 )
+
+
+@dataclass(frozen=True)
+class Images:
+    """As many images as the steps need, all of them those of one batch."""
+
+    pixels: torch.Tensor
+    num_classes = CLASSES
+
+    def __len__(self) -> int:
+        return BATCH_SIZE * (WARM_UP_STEPS + STEPS + 1)
+
+    def to(self, device: torch.device) -> Images:
+        return replace(self, pixels=self.pixels.to(device))
+
+    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pixels[: len(indices)], indices % CLASSES
+
+
+def images() -> tuple[Images, None]:
+    return Images(torch.rand(BATCH_SIZE, 3, SIZE, SIZE)), None
 
 
 class GpuClock(StepClock):
@@ -62,8 +84,7 @@ def _bare(place: Place, train: Train) -> float:
     """Seconds of the steps in a loop written by hand, on the kit's model and images."""
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = True
-    source = synthetic_images(**train.dataset_args)[0]
-    samples = source.to(place.device)
+    samples = images()[0].to(place.device)
     model: nn.Module = models.resnet50(3, CLASSES).to(place.device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     forward = torch.compile(model) if train.compile else model
