@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.data.to_device import move
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.data_kit import Whole, feed_of
@@ -64,12 +63,6 @@ def test_tensors_in_any_container_or_object_move_to_the_device():
     assert moved["a"].device == moved["b"][0][0].device == meta
     assert moved["b"][0][1:] == ("text", None)
     assert moved["packed"].data.is_meta and moved["own"].values.is_meta
-
-
-def test_a_raw_batch_of_samples_in_memory_may_have_targets_of_any_shape():
-    targets = torch.rand(8, 2, 3)
-    _, (_, found) = first(Samples(torch.zeros(8, 1), targets))
-    assert found.shape == (4, 2, 3)
 
 
 class Own:

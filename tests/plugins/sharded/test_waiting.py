@@ -7,7 +7,7 @@ import torch
 
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
-from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
+from slurm_job_kit.trainer.checkpoint import checkpoints, outline
 from slurm_job_kit.trainer.plugins.sharded import checkpoints as divided
 from slurm_job_kit.trainer.strategy.interface import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
@@ -15,12 +15,9 @@ from tests.core.checkpoint.test_outline import saved
 
 
 @pytest.mark.usefixtures("process_group")
-@pytest.mark.parametrize(
-    ("module", "waits_for"), [(divided, "write_part"), (commit, "commit_and_prune")]
-)
-def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch, module, waits_for):
-    gate, really, beats = threading.Event(), getattr(module, waits_for), []
-    monkeypatch.setattr(module, waits_for, lambda *each: gate.wait(20) and really(*each))
+def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch):
+    gate, really, beats = threading.Event(), divided.write_part, []
+    monkeypatch.setattr(divided, "write_part", lambda *each: gate.wait(20) and really(*each))
     monkeypatch.setattr(checkpoints, "POLL_S", 0.01)
     context, replica = job_of(tmp_path), replica_of()
     replica.strategy.sharding = Sharding(2, 0)
