@@ -122,18 +122,12 @@ def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool
         group.update({**own, "params": group["params"]})
     for parameter, values in () if is_owned else optimizer.state.items():
         for name, value in values.items():
-            # A user's optimizer may keep other values than tensors.
-            values[name] = _own_copy(value, parameter)
+            if isinstance(value, torch.Tensor):  # a user's optimizer may keep others
+                format_of = parameter if value.shape == parameter.shape else value
+                copy = torch.empty_like(format_of, dtype=value.dtype, device=value.device)
+                values[name] = copy.copy_(value)
     if isinstance(optimizer, torch.optim.SGD):
         _begin_momentum(optimizer)
-
-
-def _own_copy(value: Any, parameter: torch.Tensor) -> Any:
-    """Return a copy of a tensor of the state, and any other value as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    format_of = parameter if value.shape == parameter.shape else value
-    return torch.empty_like(format_of, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def clip_and_step(

@@ -70,10 +70,13 @@ class Reporter:
         self._last_line = now
         self.restart_clock(step)
         time_left = format_duration(eta_s, 2)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            peak_bytes = torch.cuda.max_memory_allocated()
         log(
             f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  "
             f"{samples_per_s:.0f} samples/s  {time_left} left  "
-            f"data {data_wait:.0%}  mem {peak_memory_bytes() / 2**30:.1f} GiB"
+            f"data {data_wait:.0%}  mem {peak_bytes / 2**30:.1f} GiB"
         )
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
@@ -150,13 +153,6 @@ def open_cut(path: Path, num_bytes: int) -> BinaryIO:
         file.flush()
         os.fsync(file.fileno())
     return file
-
-
-def peak_memory_bytes() -> int:
-    """Return the peak memory so far, in bytes: tensors on this rank's GPU, else the process."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
 
 
 class Progress:

@@ -37,9 +37,8 @@ def run(
 
     Returns what must live until the process exits, which must happen by os._exit. Python's
     tear-down restores the default signal handlers, and the agent's next SIGTERM would kill the
-    rank. It also deletes DDP, which holds the last reference to the process group, whose destructor
-    joins gloo's threads while it holds the GIL that they may need: of 141 ranks 6 hung there (torch
-    2.13, two busy cores) and others aborted; of 240 ranks that skip the tear-down none did.
+    rank. It also deletes DDP and with it the process group, whose destructor joins gloo's threads
+    while it holds the GIL that they may need: of 141 ranks 6 hung there (torch 2.13).
     """
     rank = None
     try:
