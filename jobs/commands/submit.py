@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from .. import hooks
 from ..base import installation
@@ -15,7 +16,7 @@ from ..config.load import load
 from ..config.loaded import LoadedSpec
 from ..contract.records.queued import Submission
 from ..contract.rundir import RunDir
-from ..contract.spec import Spec
+from ..contract.spec import OF_TRAINER, Spec
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm.cluster import is_installed, unloaded_reason
 from . import arguments
@@ -122,9 +123,12 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     script = installation.HOME / "slurm/ddp.sbatch"
     print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}\n")
     if is_full:
-        print_start(spec, run_dir)
-        print(f"# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
-    print(f"# resolved spec\n{spec.to_json(is_full)}", end="", flush=True)
+        print_start(spec, run_dir, script)
+    values = json.loads(spec.to_json())
+    unread = () if is_full or spec.launch.is_trainer else OF_TRAINER
+    for section, _, name in (key.partition(".") for key in unread):
+        (values[section] if name else values).pop(name or section)
+    print(f"# resolved spec\n{json.dumps(values, indent=2, ensure_ascii=False)}", flush=True)
     is_local = choose_cluster(cluster) == "local"
     if is_local:
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
@@ -140,16 +144,18 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     return 0 if is_accepted else 1
 
 
-def print_start(spec: Spec, run_dir: RunDir) -> None:
-    """Print torchrun's command, as the first node's agent starts it, by their interpreter."""
+def print_start(spec: Spec, run_dir: RunDir, script: Path) -> None:
+    """Print torchrun's command, as the first node's agent starts it, and the batch script."""
     from ..base.environment import Program
     from ..node.torchrun import NodeOptions, torchrun_command
 
     options = NodeOptions(spec.slurm.most_nodes, spec.nproc_per_node)
     command = torchrun_command(spec, run_dir, options)
     command, _ = hooks.launch_command(Program.TORCHRUN, command, {}, spec)
+    # The agents start torchrun by their own interpreter.
     torchrun = [spec.interpreter if word == sys.executable else word for word in command]
     print(f"# torchrun, as the first node's agent starts it\n{shlex.join(torchrun)}\n")
+    print(f"# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
 
 
 def show_job_or_train(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import hooks
 from ..contract.problems import CONTROL, KeyPath, Problem, SpecError, dotted, format_value
-from ..contract.spec import SECTIONS, Slurm, Spec, is_read_beside_script
+from ..contract.spec import OF_TRAINER, SECTIONS, Slurm, Spec
 from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
@@ -106,7 +106,8 @@ def _unread(values: dict[str, Any]) -> Iterator[Problem]:
     launch = values["launch"] if isinstance(values.get("launch"), dict) else {}
     own = next((name for name in ("script", "module") if launch.get(name) is not None), None)
     for path, _ in _written_keys(values) if own else ():
-        if not is_read_beside_script(dotted(path)):
+        # By checkpoint.best and best_mode the command report ranks the runs of any program.
+        if dotted(path).startswith(OF_TRAINER) and not dotted(path).startswith("checkpoint.best"):
             what = f"nothing reads it: launch.{own} runs in place of the kit's trainer"
             yield Problem(path, what, "leave it out; your program gets launch.args and launch.env")
 

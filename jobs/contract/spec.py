@@ -45,16 +45,6 @@ OF_TRAINER = (
     *("train.", "checkpoint.", "log.", "profile."),
     *("launch.num_workers", "launch.stop_check_steps", "launch.fork"),
 )
-
-
-def is_read_beside_script(key: str) -> bool:
-    """Return whether a key, `train.lr`, has a meaning for a run whose ranks are a user's script.
-
-    By checkpoint.best and best_mode the command report ranks the runs of any program.
-    """
-    return key.startswith("checkpoint.best") or not key.startswith(OF_TRAINER)
-
-
 _OR_YOURS = "or your own package.module:callable."
 
 
@@ -442,15 +432,9 @@ class Spec:
         """
         return self.launch.python or ("python3" if self.runs_inside else sys.executable)
 
-    def to_json(self, is_whole: bool = True) -> str:
-        """Return the text of `spec.json`; else without what a user's script does not read."""
-        values: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(self)}
-        if not (is_whole or self.launch.is_trainer):
-            for name in SECTIONS:
-                own = {f"{name}.{key}": key for key in values[name]}
-                read = [key for path, key in own.items() if is_read_beside_script(path)]
-                values[name] = {key: values[name][key] for key in read}
-            values = {name: value for name, value in values.items() if value != {}}
+    def to_json(self) -> str:
+        """Return the text of `spec.json`."""
+        values = {"format": FORMAT, **dataclasses.asdict(self)}
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
