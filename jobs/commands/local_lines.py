@@ -27,6 +27,7 @@ class ProgressLines:
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir, self._time = run_dir, time.monotonic()
         self._shown = records.read_leniently(Progress, run_dir.progress)
+        self._is_begun = False  # since the last line, steps were taken the whole time
 
     def show(self) -> None:
         """Print a line, if it is time for one and there is something new."""
@@ -36,9 +37,10 @@ class ProgressLines:
         self._time += seconds
         with contextlib.suppress(OSError):  # the next look may succeed
             now = records.read_leniently(Progress, self._run_dir.progress)
-            if now is not None and now != self._shown:
-                print_line(format_progress(now, self._shown, seconds))
-            self._shown = now
+            is_new = now != self._shown
+            if now is not None and is_new:
+                print_line(format_progress(now, self._shown if self._is_begun else None, seconds))
+            self._shown, self._is_begun = now, is_new
 
 
 def format_progress(now: Progress, before: Progress | None, seconds: float) -> str:

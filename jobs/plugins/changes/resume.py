@@ -90,5 +90,6 @@ def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Name
     if checkpoint is not None:
         aside = checkpoint_files.newer_than(run_dir, checkpoint)
         change += checkpoint_files.go_on_from(run_dir, checkpoint)
-        print_line(f"continuing from {checkpoint}; put aside: {', '.join(aside) or 'none'}")
+        if aside:
+            print_line(f"put aside: {', '.join(aside)}")
     return change

@@ -1,6 +1,7 @@
 """What a local run and a resume print of the progress."""
 
 import os
+import re
 import time
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from tests.core.run_files import write_json
     ("before", "now", "line"),
     [
         ({"step": 20}, {"step": 60, "total": 220, "eta_s": 40}, "step 60/220  about 40 s left\n"),
-        ({"step": 20}, {"step": 60, "total": 100, "loss": 0.42}, "step 60/100  loss 0.42  about "),
+        ({"step": 20}, {"step": 60, "total": 100, "loss": 0.42}, "step 60/100  loss 0.42\n"),
         ({"step": 20}, {"step": 60, "metrics": {"f1": 0.5}}, "step 60/?  f1 0.5\n"),
         (None, {"step": 9, "total": 9, "loss": 1.0}, "step 9/9  loss 1\n"),
         ({"step": 7}, {"step": 7}, ""),
@@ -36,6 +37,18 @@ def test_a_line_has_what_was_reported_since_the_last_one_as_far_as_it_is_known(
         lines.show()
     shown = capfd.readouterr().err
     assert shown.startswith(line) and shown.count("\n") == bool(line)
+
+
+def test_the_time_left_of_a_script_is_estimated_from_its_steps_between_two_lines(
+    run, monkeypatch, capfd
+):
+    monkeypatch.setattr(local_lines, "SHOW_S", 0)
+    lines = local_lines.ProgressLines(run)
+    for step in (20, 60):
+        write_json(run.progress, {"step": step, "total": 100})
+        lines.show()
+    first, second = capfd.readouterr().err.splitlines()
+    assert first == "step 20/100" and re.fullmatch("step 60/100  about .* left", second)
 
 
 def test_a_resume_begins_with_the_step_from_which_it_continues(run):
