@@ -13,7 +13,7 @@ SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
 
 
 SPEC = """\
-# {name} as the ranks of torchrun, with its checkpoints in the folder KIT_CHECKPOINT_DIR.
+# A script as the ranks of torchrun. It saves into the folder KIT_CHECKPOINT_DIR.
 name: {stem}
 slurm:
   nodes: 1

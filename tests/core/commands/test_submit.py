@@ -76,7 +76,7 @@ def test_a_dry_run_shows_the_script_and_keys_that_nothing_reads_only_if_asked(ca
         assert main(["submit", "tiny.yaml", *words, "--dry-run"]) == 0
         output = capsys.readouterr().out
         command, shown = output.split("\n\n# resolved spec\n")
-        assert command.startswith("# command\nsbatch --job-name=tiny ")
+        assert command.startswith("# command\nsbatch --job-name=tiny ") and "\n# " not in command
         assert ("train" in json.loads(shown)) == (words == [])
 
 
