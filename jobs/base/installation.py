@@ -67,6 +67,8 @@ def top_of(folder: Path) -> Path | None:
 FIRST_SUBMIT = (
     "make submit CONFIG=configs/resnet.yaml"
     if IS_BY_MAKE
+    else "make submit CONFIG=configs/first.yaml"
+    if TO_MAKE
     else "kit init, then kit submit configs/first.yaml"
 )
 
