@@ -29,7 +29,7 @@ from ..base.environment import Program
 from ..base.errors import UserError
 from ..base.prctl import adopted_orphans, die_with_parent
 from ..base.procfs import children
-from ..base.stop_signals import AWAITED, StopSignals
+from ..base.stop_signals import AWAITED, StopSignals, end_at_stop_signals
 from ..contract import records
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AttemptPlan, Chosen
@@ -244,4 +244,5 @@ def stop_signals() -> Iterator[StopSignals]:
 def _become_agent() -> None:
     """In a new process before exec: die with this one, and get the signals that this one blocks."""
     die_with_parent()
+    end_at_stop_signals()  # one that came before its own session would be an exception here
     signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)

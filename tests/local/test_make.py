@@ -56,7 +56,7 @@ def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
     wait_for((make.root / "slow/latest/attempt-1/plan.json").exists, "no attempt")
     os.killpg(submit.pid, signal.SIGINT)  # as a terminal does
     status, _, stderr = make.end(submit)
-    assert status == -signal.SIGINT and "***" not in stderr
+    assert status == -signal.SIGINT and "***" not in stderr, stderr
     (run,) = (make.root / "slow").glob("2*")
     assert stderr.endswith(f"stopped, nothing saved; next: make resume RUN={run.name}\n")
 
