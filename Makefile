@@ -79,6 +79,13 @@ lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/*.sh .ci/run tests/slurm/*.sh
+# Of the commit alone, the wheel from the sdist; kit then runs where nothing else is installed.
+release: $(READY_DEV) ## Build sdist and wheel in build/release, and check them; TO=pypi tags and uploads them
+	@rm -rf $(NEW) && mkdir -p $(NEW)/kit && git archive HEAD | tar -xC $(NEW)/kit && $(PYTHON) -m build --no-isolation --outdir $(NEW) $(NEW)/kit
+	@$(PYTHON) -m twine check --strict $(NEW)/*.whl $(NEW)/*.gz && $(PYTHON) -m venv $(NEW)/env && $(NEW)/env/bin/pip install -q $(NEW)/*.whl && cd / && $(NEW)/env/bin/kit explain slurm.nodes
+	@$(if $(call typed,TO),git diff --quiet HEAD && git tag "v$(VERSION)" && $(PYTHON) -m twine upload --repository "$(TO)" $(NEW)/*.whl $(NEW)/*.gz)
+NEW := $(CURDIR)/build/release
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTHON) -m tests.slurm up
 cluster-down: $(READY_DEV) ## Stop that Slurm
@@ -88,8 +95,6 @@ cluster-down: $(READY_DEV) ## Stop that Slurm
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
 	@python3 -m venv .venv >&2 && $(PIP) -r $< >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
 .venv/.ready-dev: requirements-dev.lock .venv/.ready
-	@$(PIP) -r $< >&2 && touch $@
-.venv/.ready-libraries: requirements-bench.lock .venv/.ready-dev
 	@$(PIP) -r $< >&2 && touch $@
 PIP := .venv/bin/python -m pip install --disable-pip-version-check
 OLD := Python 3.11 or newer is needed, python3 is
@@ -103,4 +108,4 @@ help:
 
 .PHONY: train setup test test-fast test-here \
 	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
-	lint cluster-up cluster-down help help-dev
+	lint release cluster-up cluster-down help help-dev

@@ -50,9 +50,9 @@ def run(words: list[str]) -> int:
         stop_signals.taken.add(signal.SIGINT)
         return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
-        from .commands import packages
+        from .base import packages
 
-        missing = packages.message([*packages.COMMANDS, *packages.TRAINER])
+        missing = packages.missing([*packages.COMMANDS, *packages.TRAINER])
         if missing is None or error.name not in ("yaml", "submitit"):
             raise
         print(with_time(f"error: {missing}"), file=sys.stderr)

@@ -78,7 +78,8 @@ def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str
     """
     left_out: Sequence[str] = ()
     for hook in _plugins_with("prepare_code"):
-        spec, repository, left_out = hook(spec, repository)
+        spec, repository, more = hook(spec, repository)
+        left_out = [*left_out, *more]
     return spec, repository, left_out
 
 

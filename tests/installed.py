@@ -44,11 +44,15 @@ train:
 }
 
 
-def install(folder: Path, is_editable: bool = False) -> Path:
+# What the kit alone needs, with what these need, as their files begin.
+NEEDED = ("submitit", "cloudpickle", "typing_extensions", "yaml", "_yaml", "pyyaml")
+
+
+def install(folder: Path, is_editable: bool = False, is_alone: bool = False) -> Path:
     """Install a copy of this checkout into a new environment; returns its command `kit`.
 
     By a wheel, or as editable. The environment takes all other packages from the one that runs the
-    tests.
+    tests; is_alone: only those that the kit cannot do without.
     """
     copy_checkout(folder / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -56,8 +60,12 @@ def install(folder: Path, is_editable: bool = False) -> Path:
     _run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin/python"
     name = f"python{sysconfig.get_python_version()}"
-    link = environment / "lib" / name / "site-packages/packages-of-the-tests.pth"
-    link.write_text(f"{sysconfig.get_path('purelib')}\n")
+    packages = environment / "lib" / name / "site-packages"
+    for each in Path(sysconfig.get_path("purelib")).iterdir() if is_alone else ():
+        if each.name.lower().startswith(NEEDED):
+            (packages / each.name).symlink_to(each)
+    if not is_alone:
+        (packages / "packages-of-the-tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     options = ("--no-deps", "--no-build-isolation")
     into = (*pip, f"--python={python}", "install", *options)
     if is_editable:

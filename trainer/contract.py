@@ -3,7 +3,7 @@
 pyproject.toml lets mypy and ruff take an import in here for a name that others may import.
 """
 
-from ..jobs.base import files, gpus, installation
+from ..jobs.base import files, gpus, installation, packages
 from ..jobs.base.console import (
     LAYOUT,
     begin_lines_with_time,

@@ -9,6 +9,7 @@
 - installation: where the kit's own files are: in a clone of its repository, or where pip has
   installed them.
 - log_text: what a screen shows of a log of any shape, read from its end in bounded time and memory.
+- packages: names Python packages that are missing, and the extra of the kit that has them.
 - prctl: settings of a process that only prctl(2) has. Standard library only.
 - procfs: reads from /proc who started a process, when, and which processes it started.
 - stop_signals: the signals that ask a job to stop; blocks them until a process has handlers for

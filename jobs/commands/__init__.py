@@ -12,6 +12,5 @@
 - cancel: stops a run.
 - local: runs the attempts of a run on this machine, without Slurm.
 - local_lines: what a run on this machine prints of its progress and end.
-- packages: names the Python packages that a run lacks.
 - table: prints rows as columns, or below each other.
 """

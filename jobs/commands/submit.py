@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks
@@ -137,7 +138,8 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     if is_accepted is None:
         print("sbatch did not answer: whether it accepts the job is unknown", file=sys.stderr)
         return 1
-    hooks.before_queue({run_dir: loaded}, is_on_slurm=True, is_checked=False)
+    runs = {run_dir: replace(loaded, spec=spec)}
+    hooks.before_queue(runs, is_on_slurm=True, is_checked=False)
     print(words, file=sys.stderr)
     if not is_accepted and (hint := refusals.hint(words)):
         print(f"  hint: {hint}", file=sys.stderr)

@@ -80,7 +80,7 @@ PLUGINS: dict[str, Plugin] = {
     "health": Plugin(trainer_hooks=("callbacks",)),
     "trackers": Plugin(trainer_hooks=("callbacks",)),
     "profiler": Plugin(hooks=("problems",), trainer_hooks=("callbacks",)),
-    "environment": Plugin(hooks=("launch_command", "problems")),
+    "environment": Plugin(hooks=("prepare_code", "launch_command", "problems")),
     "gpus": Plugin(hooks=("launch_command", "problems")),
     "fast_start": Plugin(hooks=("launch_command",)),
     "compile_cache": Plugin(trainer_hooks=("callbacks",)),

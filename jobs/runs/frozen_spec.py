@@ -61,12 +61,15 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
         before = error.problems
     loaded = load(run_dir.spec_yaml, [*frozen.arguments, *overrides], is_point=True, known=before)
     known = records.read(Provenance, run_dir.provenance)
-    spec, script = loaded.spec, Spec.read(run_dir.spec).launch.script
-    if any(each.startswith("launch.script=") for each in overrides):
-        if known is not None and known.repository is not None:
-            spec, *_ = hooks.prepare_code(spec, Path(known.repository))
-    else:  # as the submit found it, relative to its repository
-        spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, script=script))
+    spec, launch = loaded.spec, Spec.read(run_dir.spec).launch
+    typed = {each.partition("=")[0] for each in overrides}
+    if "launch.script" in typed and known is not None and known.repository is not None:
+        spec, *_ = hooks.prepare_code(spec, Path(known.repository))
+    # As the submit found them: the script relative to its repository, a Python with torch.
+    kept = {
+        key: getattr(launch, key) for key in ("script", "python") if f"launch.{key}" not in typed
+    }
+    spec = dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, **kept))
     return dataclasses.replace(loaded, spec=spec)
 
 

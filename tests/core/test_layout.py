@@ -53,7 +53,7 @@ SIGNALS_FIRST = {"trainer.process.stop", "trainer.plugins.samples.worker_init"}
 # import. A rank imports torch after its stop signals; what forks fast imports none.
 STANDARD_LIBRARY_ONLY = re.compile(
     r"jobs\.(base|contract|node|attempt|slurm\.(ask|job|cluster))(\..+)?|jobs\.runs\.scratch_purge"
-    r"|jobs\.commands\.packages|trainer\.(errors|process\.(events|stop|watcher))"
+    r"|trainer\.(errors|process\.(events|stop|watcher))"
     r"|trainer\.checkpoint\.(commit|recovery|writer)|trainer\.plugins\.integrations\.whole"
 )
 # A plugin imports the core, and another plugin only where it stands here.

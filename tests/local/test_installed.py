@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
+from slurm_job_kit.jobs.contract.spec import Spec
 from tests.installed import install, make_repository
 from tests.local.local_kit import FOREIGN
 
@@ -38,14 +41,83 @@ def kit(kit_command):
     return run
 
 
+@pytest.fixture(scope="module")
+def alone_command(tmp_path_factory):
+    return install(tmp_path_factory.mktemp("alone"), is_alone=True)
+
+
+@pytest.fixture
+def alone(alone_command, repository):
+    """`alone(*words, path=folder)`: the finished command of a kit that has nothing but its needs.
+
+    path: the first folder of PATH, whose python3 may have torch.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+    def run(*words, path=repository):
+        env["PATH"] = f"{path}:/usr/bin:/bin"
+        argv = [alone_command, *words]
+        return subprocess.run(
+            argv, cwd=repository, env=env, capture_output=True, text=True, timeout=120
+        )
+
+    return run
+
+
 def newest(repository, name):
     return RunDir((repository / "runs" / name / "latest").resolve())
 
 
-def test_the_wheel_has_no_package_but_slurm_job_kit(kit_command):
-    [wheel] = (kit_command.parents[2] / "wheel").iterdir()
+def test_the_wheel_has_no_package_but_slurm_job_kit(alone_command):
+    [wheel] = (alone_command.parents[2] / "wheel").iterdir()
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert [top for top in tops if not top.endswith(".dist-info")] == ["slurm_job_kit"]
+
+
+def test_the_kit_alone_lacks_nothing_that_it_needs(alone_command):
+    pip = [sys.executable, "-m", "pip", f"--python={alone_command.with_name('python')}", "check"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    [package] = alone_command.parents[1].glob("lib/*/site-packages/slurm_job_kit")
+    assert (package / "py.typed").is_file()
+
+
+def test_a_command_names_the_extra_that_it_needs(alone, repository):
+    done = alone("submit", "specs/mine.yaml", "train.dataset=digits", "--cluster", "local")
+    error, hint = done.stderr.splitlines()
+    names = "torch, numpy, safetensors, scikit-learn"
+    assert f"has no {names} (extra train, examples of slurm-job-kit)" in error
+    assert "set launch.python" in hint and hint.endswith(f"install {names.replace(',', '')}")
+    assert done.returncode == 2 and not list(repository.glob("runs/mine"))
+
+
+def test_the_python_on_path_trains_where_that_of_the_kit_has_no_torch(alone, repository, tmp_path):
+    python = Path(sys.executable).with_name("python3")
+    assert alone("freeze", "specs/mine.yaml", path=python.parent).returncode == 0
+    assert Spec.read(newest(repository, "mine").spec).launch.python == str(python)
+    given = "launch.python=/elsewhere/python"
+    assert alone("freeze", "specs/mine.yaml", given, path=python.parent).returncode == 0
+    assert Spec.read(newest(repository, "mine").spec).launch.python == "/elsewhere/python"
+    (tmp_path / "python3").symlink_to("/bin/false")  # a Python without torch
+    done = alone("freeze", "specs/mine.yaml", path=tmp_path)
+    assert done.returncode == 2 and "extra train" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.plugin("changes", "export", "look")
+def test_the_kit_alone_runs_looks_resumes_and_exports(alone, repository):
+    python = Path(sys.executable).with_name("python3")
+    words = ("specs/mine.yaml", "slurm.nodes=1", "--cluster", "local")
+    assert alone("submit", *words, path=python.parent).returncode == 0
+    run = newest(repository, "mine")
+    for command in ("status", "why", "logs"):
+        assert alone(command, "mine").returncode == 0
+    # Nothing but the run names its Python from here on.
+    done = alone("resume", "mine", "train.epochs=4", "--yes", "--cluster", "local")
+    assert done.returncode == 0, done.stderr
+    assert read_json(run.result)["global_step"] == 4 * 64 // 8
+    done = alone("export", "mine")
+    assert done.stdout == f"{run.path}/weights.safetensors\n", done.stderr
 
 
 def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tmp_path):

@@ -1,13 +1,12 @@
 """The data sets of the core: tables that scikit-learn ships. Nothing is downloaded."""
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ..errors import UserError
+from ..contract import packages
 from .sources import Samples
 
 TRAIN_FRACTION = 0.8
@@ -44,10 +43,10 @@ def read_table(file_name: str, header_lines: int) -> torch.Tensor:
     The import of scikit-learn takes 1 to 2.5 s, the file of 57 KB only 20 ms. So the package is
     located, but not imported. Source of the paths: sklearn/datasets/_base.py (1.9.1).
     """
+    if missing := packages.missing(["scikit-learn"], "train.dataset"):
+        raise missing
     package = importlib.util.find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        what = f"train.dataset needs the package scikit-learn, which ships {file_name}"
-        raise UserError(what, f"{sys.executable} -m pip install scikit-learn")
+    assert package is not None and package.submodule_search_locations is not None
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / file_name
     return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=header_lines))
 

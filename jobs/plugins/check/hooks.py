@@ -19,8 +19,7 @@ from ... import hooks
 from ...base import installation
 from ...base.console import print_line
 from ...base.environment import Program
-from ...base.errors import UserError
-from ...commands.packages import TRAINER, message
+from ...base.packages import TRAINER, missing
 from ...config.loaded import LoadedSpec
 from ...contract import records
 from ...contract.problems import Problem, SpecError
@@ -48,16 +47,19 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     Runs that differ in numbers only, such as train.lr, have the same parts.
     Raises: UserError; SpecError with the mistake of the first run that has one.
     """
-    for loaded in runs.values():
-        check_packages(loaded.spec)
+    specs = {
+        run_dir: Spec.read(run_dir.spec) if run_dir.spec.exists() else loaded.spec
+        for run_dir, loaded in runs.items()
+    }
+    for spec in specs.values():
+        check_packages(spec)
     seen = set()
-    for run_dir, loaded in runs.items() if is_checked else ():
-        spec = Spec.read(run_dir.spec)
+    for run_dir, spec in specs.items() if is_checked else ():
         numbers = (int, float, type(None))
         train = {k: v for k, v in vars(spec.train).items() if not isinstance(v, numbers)}
         if (parts := repr((train, spec.launch))) not in seen:
             seen.add(parts)
-            check(loaded, run_dir, is_on_slurm)
+            check(runs[run_dir], run_dir, is_on_slurm)
 
 
 def check_packages(spec: Spec) -> None:
@@ -72,8 +74,8 @@ def check_packages(spec: Spec) -> None:
         names += ["tensorboard"] if spec.log.tensorboard else []
         names += ["wandb"] if spec.log.wandb != "off" else []
     is_here = spec.interpreter == sys.executable and not (spec.setup or spec.runs_inside)
-    if is_here and (missing := message(names)):
-        raise UserError(missing)
+    if is_here and (error := missing(names)):
+        raise error
 
 
 def check(loaded: LoadedSpec, run_dir: RunDir, is_on_slurm: bool = True) -> None:

@@ -1,9 +1,18 @@
-"""The hooks of this plugin: the variables that it removes, and those that launch.env may not set.
+"""The hooks of this plugin: the variables that it removes, those that launch.env may not set, and
+the Python of the ranks where that of the kit has no torch.
 
 A name may have `*`, which stands for any text. A variable that no list names is passed on.
 """
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from ...base.environment import Program, pattern, without
 from ...contract.problems import Problem
@@ -104,6 +113,26 @@ REFUSED = (
     (("PYTHONHOME", "PYTHONPLATLIBDIR"), "write launch.python: it knows its own folder"),
     (("PYTHONPATH",), "the kit adds the frozen code; export other paths in setup"),
 )
+
+_HAS_TORCH = "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))"
+
+
+def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
+    """Return the spec of a new run with the Python of its ranks, if this one cannot train."""
+    if spec.launch.python is None and not spec.runs_inside and (python := _other_python()):
+        spec = replace(spec, launch=replace(spec.launch, python=python))
+    return spec, repository, ()
+
+
+@cache
+def _other_python() -> str | None:
+    """Return the first other python3 on PATH if this Python has no torch and that one has."""
+    if find_spec("torch") is not None:
+        return None
+    folders = (each for each in os.get_exec_path() if each != os.path.dirname(sys.executable))
+    python = shutil.which("python3", path=os.pathsep.join(folders))
+    is_found = python and subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0
+    return os.path.abspath(python) if python and is_found else None
 
 
 def launch_command(

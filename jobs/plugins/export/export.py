@@ -3,10 +3,11 @@
 import argparse
 import os
 import shlex
+import sys
 
-from ...base import installation
+from ...base import installation, packages
 from ...base.errors import UserError
-from ...commands import arguments, packages
+from ...commands import arguments
 from ...contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
 from ...contract.spec import Spec
 from ...runs import lookup
@@ -25,10 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Replace this process by the trainer's export, which imports torch, from this checkout.
 
+    The Python of the ranks runs it where this one has no torch.
     Raises: UserError if the run has no such checkpoint of the trainer.
     """
     run_dir = lookup.find(args.run)
-    if not Spec.read(run_dir.spec).launch.is_trainer:
+    launch = Spec.read(run_dir.spec).launch
+    if not launch.is_trainer:
         what = f"{run_dir.run_id} is of a script: export needs a checkpoint of the kit's trainer"
         raise UserError(what, f"the script saves where it likes, such as in {run_dir.work}")
     names = checkpoint_names(run_dir.checkpoints)
@@ -40,8 +43,10 @@ def command(args: argparse.Namespace) -> int:
     if args.out is not None and not args.out.parent.is_dir():
         hint = f"mkdir -p {shlex.quote(str(args.out.parent))}"
         raise UserError(f"--out: there is no directory {args.out.parent}\n  hint: {hint}")
-    if missing := packages.message(packages.TRAINER):
-        raise UserError(missing)
     argv = installation.python_m("trainer.plugins.export", str(run_dir.checkpoints / name))
     argv += [f"--out={args.out}"] if args.out else []
+    if missing := packages.missing(packages.TRAINER):
+        if launch.python is None:
+            raise missing
+        argv[argv.index(sys.executable)] = launch.python
     os.execv(argv[0], argv)

@@ -1,7 +1,4 @@
-"""Writes the report as one HTML page without any external resource: a jinja2 template with SVG.
-
-Raises ImportError where matplotlib or jinja2 is missing.
-"""
+"""Writes the report as one HTML page without any external resource: a jinja2 template with SVG."""
 
 import datetime
 import io

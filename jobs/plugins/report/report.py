@@ -2,13 +2,11 @@
 
 import argparse
 import json
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ... import hooks
-from ...base import files, installation
+from ...base import files, packages
 from ...base.console import display_path, format_duration, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
@@ -120,15 +118,15 @@ def duration(seconds: float) -> str:
 
 def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
     """Write the page, and print its path; a default path that refuses it is only a warning."""
+    if missing := packages.missing(packages.EXTRAS["report"]):
+        if is_asked:
+            raise missing
+        print_line(f"no page: {missing}")
+        return
     try:
         from . import page
 
         files.write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
-    except ImportError as error:
-        kit = f"{installation.ROOT if installation.IS_CLONE else 'slurm-job-kit'}[report]"
-        pip = [sys.executable, "-m", "pip", "install", *["-e"] * installation.IS_CLONE, kit]
-        print_line(f"no page: {error.name} is missing\n  hint: {shlex.join(pip)}")
-        return
     except OSError as error:
         if is_asked:
             raise FailedError(f"{path}: {error.strerror}") from error

@@ -28,7 +28,9 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
     without("safetensors", "sklearn")
     assert main(["submit", "tiny.yaml", "train.dataset=digits", "--cluster", "local"]) == 2
     error, hint = capsys.readouterr().err.splitlines()[-2:]
-    assert error.endswith("has no safetensors, scikit-learn")
+    assert error.endswith(
+        "has no safetensors, scikit-learn (extra train, examples of slurm-job-kit)"
+    )
     assert hint.endswith(" -m pip install safetensors scikit-learn")
     assert lookup.all_runs() == []
 
@@ -45,7 +47,7 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
 )
 def test_a_run_needs_the_packages_that_its_spec_uses(spec, names, without):
     without("torch", "numpy", "safetensors", "PIL", "tensorboard", "wandb")
-    with pytest.raises(UserError, match=f" has no {names}\n"):
+    with pytest.raises(UserError, match=f" has no {names} \\(extra "):
         hooks.check_packages(spec)
 
 

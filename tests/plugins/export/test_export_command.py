@@ -31,7 +31,10 @@ def test_export_starts_the_trainers_with_the_live_checkout(here, monkeypatch, ca
     assert started == [[f"{run.checkpoints}/step-00000006", "--out=a b/w"], command[-2:]]
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert main(["export"]) == 2
-    assert f"{sys.executable} has no safetensors\n  hint: " in capsys.readouterr().err
+    assert (
+        f"{sys.executable} has no safetensors (extra train of slurm-job-kit)\n  hint: "
+        in capsys.readouterr().err
+    )
 
 
 def test_export_imports_nothing_of_the_working_directory(here):

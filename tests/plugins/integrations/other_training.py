@@ -26,7 +26,7 @@ def skip_without(library: str) -> None:
     """Skip the test where the library is not installed."""
     package = PACKAGES[library]
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install -r requirements-bench.lock")
+        pytest.skip(f"{package} is not installed: pip install -r requirements-dev.lock")
 
 
 def make_repository(folder: Path, library: str, nodes: int, pace: Path) -> Path:

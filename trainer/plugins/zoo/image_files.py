@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ....jobs.base import packages
 from ....jobs.contract.problems import expand_path
 from ...data.sources import Samples
 from ...errors import UserError
@@ -75,6 +76,8 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
     size: of the square images, in pixels. Files are read when a sample is needed. Raises UserError
     where a folder is missing or the two parts have different classes.
     """
+    if without_pillow := packages.missing(["pillow"], "train.dataset"):
+        raise without_pillow
     folder = absolute("path", path)
     train = folder / "train"
     held_out = next((folder / name for name in ("val", "test") if (folder / name).is_dir()), None)
