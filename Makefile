@@ -80,10 +80,10 @@ lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/*.sh .ci/run tests/slurm/*.sh
 # Of the commit alone, the wheel from the sdist; kit then runs where nothing else is installed.
-release: $(READY_DEV) ## Build sdist and wheel in build/release, and check them; TO=pypi tags and uploads them
+release: $(READY_DEV) ## Build sdist and wheel of the commit, and check them; TO=pypi tags it and uploads them
 	@rm -rf $(NEW) && mkdir -p $(NEW)/kit && git archive HEAD | tar -xC $(NEW)/kit && $(PYTHON) -m build --no-isolation --outdir $(NEW) $(NEW)/kit
-	@$(PYTHON) -m twine check --strict $(NEW)/*.whl $(NEW)/*.gz && $(PYTHON) -m venv $(NEW)/env && $(NEW)/env/bin/pip install -q $(NEW)/*.whl && cd / && $(NEW)/env/bin/kit explain slurm.nodes
-	@$(if $(call typed,TO),git diff --quiet HEAD && git tag "v$(VERSION)" && $(PYTHON) -m twine upload --repository "$(TO)" $(NEW)/*.whl $(NEW)/*.gz)
+	@$(PYTHON) -m twine check --strict $(NEW)/*.* && $(PYTHON) -m venv $(NEW)/env && $(NEW)/env/bin/pip install -q $(NEW)/*.whl && cd / && $(NEW)/env/bin/kit --help && rm -rf $(NEW)/kit $(NEW)/env
+	@$(if $(call typed,TO),git diff --quiet HEAD || { echo "error: commit what you changed" >&2; exit 1; }; git tag "v$(VERSION)" && $(PYTHON) -m twine upload --repository "$(TO)" $(NEW)/*)
 NEW := $(CURDIR)/build/release
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]

@@ -1,10 +1,10 @@
 """Names Python packages that are missing, and the extra of the kit that has them."""
 
-import importlib.util
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from importlib import util
 
 from .errors import UserError
 
@@ -28,18 +28,14 @@ def missing(names: Iterable[str], key: str = "") -> UserError | None:
     Not `-r requirements.lock`: the lock would replace a torch that was built for this cluster. Not
     by the extra: the kit may be a clone, or from any folder or index. key: that needs them.
     """
-    absent = [name for name in names if not _has(IMPORT_NAMES.get(name, name))]
+    absent = [name for name in names if not util.find_spec(IMPORT_NAMES.get(name, name))]
     if not absent:
         return None
     extras = [name for name, packages in EXTRAS.items() if {*packages} & {*absent}]
     of = f" (extra {', '.join(extras)} of slurm-job-kit)" if extras else ""
     pip = [sys.executable, "-m", "pip", "install"]
-    if not _has("pip") and shutil.which("uv"):
+    if not util.find_spec("pip") and shutil.which("uv"):
         pip = ["uv", "pip", "install", f"--python={sys.executable}"]
     other = "activate an environment with torch, set launch.python, or: " * ("torch" in absent)
     what = f"{key and f'{key}: '}{sys.executable} has no {', '.join(absent)}{of}"
     return UserError(what, other + shlex.join([*pip, *absent]))
-
-
-def _has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None

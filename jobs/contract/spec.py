@@ -165,7 +165,8 @@ class Launch:
     python: str | None = key(
         None,
         "Interpreter of agents and ranks, a path or a name on PATH after setup and inside of "
-        "command_prefix; unset: the one that submits, or python3 inside of a prefix or container.",
+        "command_prefix; unset: the one that submits, python3 of PATH if that one has no torch, or "
+        "python3 inside of a prefix or container.",
     )
     num_workers: int = key(
         0, "Processes of each rank that read samples; results stay equal.", ge=0, plugin="samples"

@@ -25,16 +25,20 @@ def repository(tmp_path):
     return make_repository(tmp_path / "mine")
 
 
+def finished(command, folder, *words, **environ):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    argv = [command, *map(str, words)]
+    return subprocess.run(
+        argv, cwd=folder, env=env | environ, capture_output=True, text=True, timeout=120
+    )
+
+
 @pytest.fixture
 def kit(kit_command):
     """`kit(folder, *words)`: the finished command; it must succeed."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
     def run(folder, *words):
-        argv = [kit_command, *map(str, words)]
-        done = subprocess.run(
-            argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120
-        )
+        done = finished(kit_command, folder, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -52,16 +56,9 @@ def alone(alone_command, repository):
 
     path: the first folder of PATH, whose python3 may have torch.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-
-    def run(*words, path=repository):
-        env["PATH"] = f"{path}:/usr/bin:/bin"
-        argv = [alone_command, *words]
-        return subprocess.run(
-            argv, cwd=repository, env=env, capture_output=True, text=True, timeout=120
-        )
-
-    return run
+    return lambda *words, path=repository: finished(
+        alone_command, repository, *words, PATH=f"{path}:/usr/bin:/bin"
+    )
 
 
 def newest(repository, name):

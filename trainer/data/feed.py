@@ -236,8 +236,7 @@ def part_of_samples(kind: str, dataset: str) -> Callable[..., Any]:
     """Return what reads samples one by one. Raises: UserError where its plugin is missing."""
     part: Callable[..., Any] | None = parts("samples").get(kind)
     if part is None:
-        raise UserError(
-            f"train.dataset {dataset} is read sample by sample, which {missing('samples')}: return "
-            "slurm_job_kit.trainer.api.Samples, or another data set with batch and to"
-        )
+        what = f"train.dataset {dataset} is read sample by sample, which {missing('samples')}"
+        hint = "return slurm_job_kit.trainer.api.Samples, or another data set with batch and to"
+        raise UserError(what, hint)
     return part

@@ -182,10 +182,9 @@ def content_sha256(content: Batch) -> str:
 def check_plain(whose: str, state: Any) -> None:
     """Raise UserError where no checkpoint can hold a state. whose: the key and what it is of."""
     if not is_plain(state):
-        raise UserError(
-            f"{whose} holds more than tensors, numbers, texts and containers of them, which no "
-            "checkpoint can hold: convert the rest, such as numbers of NumPy"
-        )
+        what = f"{whose} holds more than tensors, numbers, texts and containers of them"
+        hint = "convert the rest, such as numbers of NumPy"
+        raise UserError(f"{what}, which no checkpoint can hold", hint)
 
 
 def check_inputs(where: str, inputs: object, n: int) -> None:

@@ -36,15 +36,13 @@ def numbers(data: DataFacts, example: Batch) -> tuple[torch.Tensor, int]:
     if data.train.objective == "regression" and is_pair(example):
         num_outputs = example[1][0].numel() if isinstance(example[1], torch.Tensor) else None
     if num_outputs is None:
-        raise UserError(
-            f"train.model {data.train.model} needs the number of classes, but train.dataset "
-            f"{data.train.dataset} has no attribute num_classes: add one"
-        )
+        what = f"train.dataset {data.train.dataset} has no attribute num_classes"
+        what = f"train.model {data.train.model} needs the number of classes, but {what}"
+        raise UserError(what, "add one")
     if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
-        raise UserError(
-            f"train.model {data.train.model} takes one tensor of numbers, but the inputs of "
-            f"train.dataset {data.train.dataset} are {described(inputs)}: name a model of your own"
-        )
+        what = f"the inputs of train.dataset {data.train.dataset} are {described(inputs)}"
+        what = f"train.model {data.train.model} takes one tensor of numbers, but {what}"
+        raise UserError(what, "name a model of your own")
     return inputs, num_outputs
 
 
@@ -52,10 +50,9 @@ def images(data: DataFacts, example: Batch) -> tuple[torch.Tensor, int]:
     """Return (images [n, C, H, W] of a batch, number of classes). Raises UserError for others."""
     inputs, num_classes = numbers(data, example)
     if inputs.ndim != 4:
-        raise UserError(
-            f"train.model {data.train.model} takes images [n, C, H, W], but train.dataset returns "
-            f"inputs of shape {tuple(inputs.shape)}: use mlp, or other data"
-        )
+        what = f"train.dataset returns inputs of shape {tuple(inputs.shape)}"
+        what = f"train.model {data.train.model} takes images [n, C, H, W], but {what}"
+        raise UserError(what, "use mlp, or other data")
     return inputs, num_classes
 
 

@@ -146,10 +146,9 @@ def create(data: DataFacts) -> Objective:
         return _Users(name, function, args)
     made = call("train.objective", function, args)
     if isinstance(made, nn.Module) and any(each.requires_grad for each in made.parameters()):
-        raise UserError(
-            f"train.objective: {name} has trainable parameters, but the optimizer gets those of "
-            "train.model: make them part of the model, or set their requires_grad to False"
-        )
+        what = "trainable parameters, but the optimizer gets those of train.model"
+        hint = "make them part of the model, or set their requires_grad to False"
+        raise UserError(f"train.objective: {name} has {what}", hint)
     return _Users(name, made, {})
 
 
@@ -206,7 +205,7 @@ def check_sums(sums: object, name: str) -> None:
             what = f"{where} returns {key} as a {type(value).__name__}{shape}"
             raise UserError(f"{what}: make it the sum over the items, a tensor []")
     if torch.is_grad_enabled() and not sums.loss.requires_grad:
-        what = f"{where}: the loss depends on no trainable parameter of train.model"
-        raise UserError(f"{what}: remove detach() or no_grad() from the model or the objective")
+        what = "the loss depends on no trainable parameter of train.model"
+        raise UserError(f"{where}: {what}", "remove detach() or no_grad() from model or objective")
     if "loss" in sums.metrics:
         raise UserError(f"{where} returns a metric named loss: that name is taken by the loss")

@@ -74,11 +74,10 @@ def _check(optimizer: object, trained: Named, name: str) -> None:
         raise UserError(f"{what}, not a torch.optim.Optimizer")
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     if missing := [key for key, each in trained if id(each) not in held]:
-        raise UserError(
-            f"train.optimizer: {name} leaves out {len(missing)} of {len(trained)} trained "
-            f"parameters, the first is {missing[0]}: give it all groups that it gets, not copies "
-            "of their parameters, or set requires_grad of the others to False in train.model"
-        )
+        what = f"{len(missing)} of {len(trained)} trained parameters, the first is {missing[0]}"
+        hint = "give it all groups that it gets, not copies of their parameters, or set "
+        hint += "requires_grad of the others to False in train.model"
+        raise UserError(f"train.optimizer: {name} leaves out {what}", hint)
     check_plain(f"train.optimizer: state_dict() of {name}", optimizer.state_dict())
 
 
@@ -102,11 +101,9 @@ def check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> Non
         for groups in (saved["param_groups"], optimizer.param_groups)
     ]
     if sizes[0] != sizes[1]:
-        raise UserError(
-            f"the checkpoint holds the state of an optimizer with groups of {sizes[0]} parameters, "
-            f"this start has {sizes[1]}: set train.weight_decay_on and train.optimizer as in that "
-            "save, or begin a new run with train.init_from"
-        )
+        what = f"the checkpoint's optimizer has groups of {sizes[0]} parameters"
+        hint = "set train.weight_decay_on and train.optimizer as in that save, or begin a new run"
+        raise UserError(f"{what}, this start has {sizes[1]}", f"{hint} with train.init_from")
 
 
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool = False) -> None:

@@ -66,10 +66,9 @@ class Replica:
             expected, actual = (
                 ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
             )
-            raise UserError(
-                f"train.objective returned the metrics {expected} for one batch and {actual} for "
-                "another: return the same ones, in the same order, in training and evaluation"
-            )
+            what = f"train.objective returned the metrics {expected} for one batch and {actual} for"
+            hint = "return the same ones, in the same order, in training and evaluation"
+            raise UserError(f"{what} another", hint)
         return sums.row()
 
     @functools.cached_property

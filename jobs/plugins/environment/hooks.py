@@ -1,5 +1,4 @@
-"""The hooks of this plugin: the variables that it removes, those that launch.env may not set, and
-the Python of the ranks where that of the kit has no torch.
+"""The hooks of this plugin: the variables that it removes, or refuses, and the ranks' Python.
 
 A name may have `*`, which stands for any text. A variable that no list names is passed on.
 """

@@ -37,11 +37,11 @@ def test_an_mlp_drops_out_after_each_hidden_layer_and_has_the_arguments_of_the_s
     ("inputs", "num_outputs", "words"),
     [
         (torch.zeros(4, 30), None, "mlp needs the number of classes, but train.dataset x has no"),
-        ({"a": torch.zeros(4)}, 2, "mlp takes one tensor of numbers, but .* are a dict: name a"),
+        ({"a": torch.zeros(4)}, 2, "mlp takes one tensor of numbers, but .* are a dict\n.*: name"),
         (
             torch.zeros(4, 30).long(),
             2,
-            r"mlp takes one tensor .* x are torch.int64 \(4, 30\): name a model",
+            r"mlp takes one tensor .* x are torch.int64 \(4, 30\)\n  hint: name a",
         ),
     ],
 )

@@ -39,7 +39,7 @@ LOSS = torch.ones((), requires_grad=True)
     [
         (LOSS, "returns a Tensor: return slurm_job_kit.trainer.api.Sums"),
         (Sums(3.0, 1), "returns its loss as a float: make it the sum over the items, a tensor []"),  # type: ignore[arg-type]
-        (Sums(torch.ones(()), 4), "the loss depends on no trainable parameter of train.model: rem"),
+        (Sums(torch.ones(()), 4), "the loss depends on no trainable parameter of train.model\n  h"),
         (Sums(LOSS, torch.ones(4)), "returns num_items as a Tensor of shape (4,): make it the sum"),
         (Sums(LOSS, True), "returns num_items as a bool: make it the sum"),
         (Sums(LOSS, 4, {"far": 2}), "returns far as a int: make it the sum over the items"),  # type: ignore[dict-item]

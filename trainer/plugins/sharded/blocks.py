@@ -66,10 +66,8 @@ def _named(module: nn.Module, class_names: Sequence[str]) -> set[type[nn.Module]
     kinds = {type(each).__name__: type(each) for each in module.modules() if each is not module}
     unknown = [name for name in class_names if name not in kinds]
     if unknown:
-        raise UserError(
-            f"train.shard_modules: the model has no {unknown[0]}: its classes are "
-            f"{', '.join(sorted(kinds))}"
-        )
+        what = f"train.shard_modules: the model has no {unknown[0]}"
+        raise UserError(what, f"its classes are {', '.join(sorted(kinds))}")
     return {kinds[name] for name in class_names}
 
 

@@ -70,11 +70,9 @@ class Fsdp(InBlocks):
         self._shard(module, False)
         if self._train.find_unused_parameters and not self._reduces_unused(module):
             # Without it ranks exchange the gradients of different parameters, without an error.
-            raise UserError(
-                "train.find_unused_parameters needs torch 2.13 or newer with train.strategy "
-                f"{self._train.strategy}, this is {torch.__version__}: update torch, or write "
-                "strategy: ddp"
-            )
+            what = f"with strategy {self._train.strategy} needs torch 2.13 or newer"
+            what = f"train.find_unused_parameters {what}, this is {torch.__version__}"
+            raise UserError(what, "update torch, or write strategy: ddp")
         device = torch.device("cpu") if self._is_offloaded else self._device
         self.allocate(module, device, is_overwritten)
         self._wrapped = module
@@ -101,13 +99,8 @@ class Fsdp(InBlocks):
         offload = CPUOffloadPolicy() if self._is_offloaded else OffloadPolicy()
 
         def shard(what: nn.Module | list[nn.Module], policy: MixedPrecisionPolicy) -> None:
-            fully_shard(
-                what,
-                mesh=self._mesh,
-                reshard_after_forward=reshard_after_forward,
-                mp_policy=policy,
-                offload_policy=offload,
-            )
+            both: Any = {"mp_policy": policy, "offload_policy": offload}
+            fully_shard(what, mesh=self._mesh, reshard_after_forward=reshard_after_forward, **both)
 
         if self._train.precision != "bf16":
             shard(module, MixedPrecisionPolicy())

@@ -66,21 +66,18 @@ def num_shards(train: Train, place: DistributedContext) -> int:
         return place.world_size
     size = train.shard_size or place.local_world_size
     if place.world_size % size:
-        raise UserError(
-            f"train.shard_size: {place.world_size} ranks cannot be divided into groups of {size}: "
-            "write a divisor of the number of ranks, or take fsdp"
-        )
+        what = f"{place.world_size} ranks cannot be divided into groups of {size}"
+        hint = "write a divisor of the number of ranks, or take fsdp"
+        raise UserError(f"train.shard_size: {what}", hint)
     return size
 
 
 def check_optimizer(train: Train) -> None:
     """Raise UserError for an optimizer that needs whole matrices: each rank has rows of them."""
     if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
-        raise UserError(
-            f"train.optimizer: {train.optimizer} needs whole matrices, and with train.strategy "
-            f"{train.strategy} each rank has some rows of each parameter only: take train.strategy "
-            "ddp, or an optimizer that treats each element alone"
-        )
+        what = f"{train.optimizer} needs whole matrices, and each rank of {train.strategy} has rows"
+        hint = "take train.strategy ddp, or an optimizer that treats each element alone"
+        raise UserError(f"train.optimizer: {what}", hint)
 
 
 def check(module: nn.Module, train: Train, num_shards: int) -> None:
@@ -88,21 +85,19 @@ def check(module: nn.Module, train: Train, num_shards: int) -> None:
     block_list = blocks.find(module, train.shard_modules)
     if not block_list and (train.activation_checkpointing or train.compile == "blocks"):
         key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
-        raise UserError(
-            f"train.{key} needs blocks, but no nn.ModuleList or nn.Sequential of train.model "
-            f"{train.model} has two children of one class: name classes in train.shard_modules"
-        )
+        lists = f"no nn.ModuleList or nn.Sequential of train.model {train.model}"
+        what = f"train.{key} needs blocks, but {lists} has two children of one class"
+        raise UserError(what, "name classes in train.shard_modules")
     if num_shards == 1:
         return
     _check_groups(module, block_list, train)
     lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
     last = Sharding(num_shards, num_shards - 1)
     if not any(last.rows(length)[0] < length for length in lengths):
-        raise UserError(
-            f"train.strategy {train.strategy}: {num_shards} shards are too many for train.model "
-            f"{train.model}: the longest parameter has {max(lengths, default=0)} rows, and a rank "
-            "would get none: take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
-        )
+        what = f"{num_shards} shards are too many for train.model {train.model}: the longest "
+        what += f"parameter has {max(lengths, default=0)} rows, and a rank would get none"
+        hint = "take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
+        raise UserError(f"train.strategy {train.strategy}: {what}", hint)
 
 
 def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:
@@ -114,8 +109,7 @@ def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> N
         for each in module.modules():
             shared = own & {id(value) for value in each._parameters.values()}
             if shared and id(each) not in inside:
-                raise UserError(
-                    f"train.strategy {train.strategy}: {names[block]} is a block and shares a "
-                    f"parameter with {names[each]}, which is outside of it: set "
-                    "train.shard_modules to the class of a module that contains both, or take ddp"
-                )
+                what = f"{names[block]} is a block and shares a parameter with {names[each]}"
+                what = f"train.strategy {train.strategy}: {what}, which is outside of it"
+                hint = "name the class of a module with both in train.shard_modules, or take ddp"
+                raise UserError(what, hint)

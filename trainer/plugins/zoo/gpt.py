@@ -110,10 +110,8 @@ class GPT(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         length = tokens.shape[1]
         if length > self.block_size:
-            raise UserError(
-                f"train.model gpt has block_size {self.block_size}, but gets {length} tokens: make "
-                "train.model_args.block_size as large as that of the data set"
-            )
+            what = f"train.model gpt has block_size {self.block_size}, but gets {length} tokens"
+            raise UserError(what, "make train.model_args.block_size that of the data set")
         positions = torch.arange(length, device=tokens.device)
         wte, wpe, drop, h, ln_f = self.transformer.values()
         logits: torch.Tensor = self.lm_head(ln_f(h(drop(wte(tokens) + wpe(positions)))))

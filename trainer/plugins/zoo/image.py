@@ -62,12 +62,11 @@ class Image:
         if images.ndim != 4:
             shape = tuple(images.shape[1:])
             what = f"train.transform is image, but train.dataset returns inputs of shape {shape}"
-            raise UserError(f"{what}: it needs images of shape (C, H, W)")
+            raise UserError(what, "it needs images of shape (C, H, W)")
         if self._normalises and len(self._scale) != images.shape[1]:
-            raise UserError(
-                f"train.transform_args: mean and std have {len(self._scale)} numbers, but the "
-                f"images of train.dataset have {images.shape[1]} channels: one for each channel"
-            )
+            what = f"train.transform_args: mean and std have {len(self._scale)} numbers, but the "
+            what += f"images of train.dataset have {images.shape[1]} channels"
+            raise UserError(what, "write one number for each channel")
 
     def _cropped(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """Return each image moved by up to the padding in both directions, and flipped or not.

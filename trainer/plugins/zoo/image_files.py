@@ -29,10 +29,8 @@ def absolute(key: str, path: str) -> Path:
     except ValueError as error:
         raise UserError(f"train.dataset_args.{key}: {error} on this host") from None
     if not expanded.is_absolute():
-        raise UserError(
-            f"train.dataset_args.{key}: {path} is relative, but ranks run in the run's own copy of "
-            f"the code: write it in full, such as /data/{path}"
-        )
+        what = f"{path} is relative, but ranks run in the run's own copy of the code"
+        raise UserError(f"train.dataset_args.{key}: {what}", f"write it in full: /data/{path}")
     return expanded
 
 
@@ -58,15 +56,13 @@ def _cifar10_records(file: Path) -> torch.Tensor:
     try:
         values = np.fromfile(file, dtype=np.uint8)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise UserError(
-            f"train.dataset_args.path: {file}: {error.strerror}: unpack cifar-10-binary.tar.gz "
-            "and name the folder that has data_batch_1.bin to data_batch_5.bin and test_batch.bin"
-        ) from error
+        hint = "unpack cifar-10-binary.tar.gz, and name the folder that has data_batch_1.bin"
+        what = f"train.dataset_args.path: {file}: {error.strerror}"
+        raise UserError(what, hint) from error
     if len(values) == 0 or len(values) % CIFAR10_RECORD_BYTES:
-        raise UserError(
-            f"train.dataset_args.path: {file} has {len(values)} bytes, not a multiple of the "
-            f"records of {CIFAR10_RECORD_BYTES} bytes: it is incomplete, or not the binary version"
-        )
+        what = f"{len(values)} bytes, not a multiple of the records of {CIFAR10_RECORD_BYTES} bytes"
+        hint = "it is incomplete, or not the binary version"
+        raise UserError(f"train.dataset_args.path: {file} has {what}", hint)
     return torch.from_numpy(values.reshape(-1, CIFAR10_RECORD_BYTES))
 
 
@@ -83,18 +79,16 @@ def image_folder(path: str, size: int = 224) -> tuple[ImageFolder, ImageFolder]:
     held_out = next((folder / name for name in ("val", "test") if (folder / name).is_dir()), None)
     if not train.is_dir() or held_out is None:
         missing = train if held_out is not None else folder / "val"
-        raise UserError(
-            f"train.dataset_args.path: there is no folder {missing}: images belong in "
-            f"{folder}/train/CLASS/ and {folder}/val/CLASS/ (or test)"
-        )
+        hint = f"images belong in {folder}/train/CLASS/ and {folder}/val/CLASS/ (or test)"
+        raise UserError(f"train.dataset_args.path: there is no folder {missing}", hint)
     classes = [  # the position of a class is its label
         sorted(each.name for each in part.iterdir() if each.is_dir() and each.name[0] != ".")
         for part in (train, held_out)
     ]
     if classes[0] != classes[1]:
         differ = sorted({*classes[0]} ^ {*classes[1]})
-        what = f"train.dataset_args.path: {train} and {held_out} have different classes"
-        raise UserError(f"{what}, such as {differ[0]}: both need a folder for each class")
+        what = f"{train} and {held_out} have different classes, such as {differ[0]}"
+        raise UserError(f"train.dataset_args.path: {what}", "both need a folder for each class")
     return ImageFolder(train, classes[0], size), ImageFolder(held_out, classes[0], size)
 
 

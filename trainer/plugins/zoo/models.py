@@ -37,11 +37,9 @@ def fitted_gpt(data: DataFacts, example: Batch) -> Callable[..., nn.Module]:
     if data.train.objective == "language_model" and inputs is example:
         inputs = inputs[:, :-1] if isinstance(inputs, torch.Tensor) else inputs
     if not isinstance(inputs, torch.Tensor) or inputs.is_floating_point() or inputs.ndim != 2:
-        raise UserError(
-            f"train.model gpt takes tokens int64 [n, T], but the inputs of train.dataset "
-            f"{data.train.dataset} are {described(inputs)}: take python_source or tokens, or data "
-            "of your own with train.objective language_model"
-        )
+        what = f"the inputs of train.dataset {data.train.dataset} are {described(inputs)}"
+        hint = "take python_source or tokens, or your own data with train.objective language_model"
+        raise UserError(f"train.model gpt takes tokens int64 [n, T], but {what}", hint)
     args: dict[str, Any] = {"block_size": inputs.shape[1]}
     if data.vocab_size is not None:
         args["vocab_size"] = data.vocab_size

@@ -46,11 +46,9 @@ class TokenSource:
 
     def __post_init__(self) -> None:
         if len(self.tokens) <= self.block_size:
-            raise UserError(
-                f"train.dataset: {self.name}: {len(self.tokens)} tokens make no window of "
-                f"block_size {self.block_size} + 1 tokens: take a smaller "
-                "train.dataset_args.block_size, or more text"
-            )
+            what = f"{len(self.tokens)} tokens make no window of block_size {self.block_size} + 1"
+            hint = "take a smaller train.dataset_args.block_size, or more text"
+            raise UserError(f"train.dataset: {self.name}: {what} tokens", hint)
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.block_size
@@ -67,11 +65,9 @@ class TokenSource:
         begins = [index * self.block_size for index in indices.tolist()]
         rows = np.stack([self.tokens[begin : begin + self.block_size + 1] for begin in begins])
         if (highest := int(rows.max())) >= self.vocab_size:
-            raise UserError(
-                f"train.dataset: {self.name} has the token {highest}, but vocab_size is "
-                f"{self.vocab_size}: set train.dataset_args.vocab_size to that of the tokenizer, "
-                "and dtype to the type in which the file was written"
-            )
+            what = f"{self.name} has the token {highest}, but vocab_size is {self.vocab_size}"
+            hint = "set train.dataset_args.vocab_size to the tokenizer's, and dtype to the file's"
+            raise UserError(f"train.dataset: {what}", hint)
         return torch.from_numpy(rows.astype(np.int64))
 
 
@@ -142,8 +138,7 @@ def _map_tokens(key: str, file: Path, dtype: np.dtype[Any]) -> tuple[npt.NDArray
         digest = hashlib.sha256(f"{num_bytes} ".encode() + head + opened.read()).hexdigest()
     begin = HEADER_BYTES if head[:4] == HEADER_MAGIC.to_bytes(4, "little") else 0
     if num_bytes <= begin or (num_bytes - begin) % dtype.itemsize:
-        raise UserError(
-            f"train.dataset_args.{key}: {file} has {num_bytes} bytes, which are no tokens of "
-            f"{dtype.itemsize} bytes each: check dtype, or write the file again"
-        )
+        what = f"{num_bytes} bytes, which are no tokens of {dtype.itemsize} bytes each"
+        hint = "check dtype, or write the file again"
+        raise UserError(f"train.dataset_args.{key}: {file} has {what}", hint)
     return np.memmap(file, dtype=dtype, mode="r", offset=begin), digest
