@@ -53,11 +53,9 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
     )
     is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
     if saved.global_batch_size != now.global_batch_size:
-        raise UserError(
-            f"the checkpoint was saved with a global batch of {saved.global_batch_size}, this "
-            f"start has {now.global_batch_size}: set train.global_batch_size to "
-            f"{saved.global_batch_size}"
-        )
+        what = f"the checkpoint was saved with a global batch of {saved.global_batch_size}"
+        more = f"this start has {now.global_batch_size}"
+        raise UserError(f"{what}, {more}: set train.global_batch_size to {saved.global_batch_size}")
     if saved.samples_per_epoch != now.samples_per_epoch:
         what = f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch"
         more = f"this start has {now.samples_per_epoch}: bring back the data set of that save"

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,6 @@ from ...base import installation
 from ...base.errors import UserError
 from ...runs import code_snapshot
 from .check import is_launcher
-
-_HAS_TORCH = "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"
 
 
 def spec_text(words: Sequence[str], command: str) -> str:
@@ -68,22 +65,12 @@ def _stops(script: Path) -> dict[str, str]:
 
 
 def _interpreter(program: str) -> dict[str, str]:
-    """Return launch.python, unless it is the kit's own interpreter.
-
-    `python` is the first on PATH if that finds torch; else the kit's own, and for make always.
-    Raises: UserError for an interpreter that does not exist.
-    """
-    is_plain = program in ("python", "python3")
-    if is_plain and installation.IS_BY_MAKE:
+    """Return launch.python for an interpreter other than `python`, which is found at the submit."""
+    if program in ("python", "python3", sys.executable):
         return {}
-    if (found := shutil.which(program)) is None and not is_plain:
+    if (found := shutil.which(program)) is None:
         raise UserError(f"{program}: command not found")
-    own, path = Path(sys.executable), Path(os.path.abspath(found or sys.executable))
-    if path == own or (is_plain and path.parent == own.parent):
-        return {}
-    if is_plain and subprocess.run([path, "-c", _HAS_TORCH], capture_output=True).returncode:
-        return {}
-    return {"python": str(path)}
+    return {"python": os.path.abspath(found)}
 
 
 def _refused(words: Sequence[str], command: str) -> UserError:

@@ -189,10 +189,8 @@ class StreamBatches(TrainBatches):
         train, place = context.train, context.distributed
         share = Share(place.rank, place.world_size, is_own_stream)
         if train.max_steps is None:
-            raise UserError(
-                f"train.dataset {train.dataset} returns a stream, whose length is not known: set "
-                "train.max_steps"
-            )
+            what = f"train.dataset {train.dataset} returns a stream, whose length is not known"
+            raise UserError(f"{what}: set train.max_steps")
         sizes = BatchSizes.for_ranks(train, place.world_size, is_even_at_any_cost=is_own_stream)
         steps, size = train.max_steps, sizes.global_batch_size
         length = TrainingLength(steps, steps, 1, size, steps * size)  # one epoch
@@ -206,10 +204,8 @@ class StreamBatches(TrainBatches):
             )
         if share.is_own_stream and not self.sizes.is_even:
             what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
-            raise UserError(
-                f"train.global_batch_size {what}, each of which has a stream of its own: "
-                f"{way_out}, or {ONE_STREAM}"
-            )
+            what = f"train.global_batch_size {what}, each of which has a stream of its own"
+            raise UserError(f"{what}: {way_out}, or {ONE_STREAM}")
         self.resumes_exactly = isinstance(stream, Stream)
         start = copy.deepcopy(stream.state_dict()) if isinstance(stream, Stream) else {}
         position = Position(0, 0, start)
