@@ -25,7 +25,6 @@ from ...runs.facts import AttemptFacts
 from ...runs.state import RunPhase, RunState
 from ...slurm import job_list, job_state
 from ...slurm.job import Job
-from ...slurm.job_list import Liveness
 from . import pending, words
 
 MAKE = ("", "RUN FLAGS")
@@ -98,8 +97,10 @@ def answer_of(run: RunState) -> Answer:
         return _of_living(run, facts)
     files = run.files
     has_end = files.has_final_result or files.mark is not None or files.is_end_recorded
-    if run.phase is RunPhase.UNKNOWN and run.life is not None and not has_end:
-        return _of_unknown(run, run.life)
+    if run.phase is RunPhase.UNKNOWN and (life := run.life) is not None and not has_end:
+        advice = "ask again on a host where Slurm answers" if life.is_silent else life.hint
+        command = installation.command("why", run.run_dir.run_id)
+        return Answer(Kind.UNKNOWN, life.why, advice, command)
     if files.mark is not None:  # a job that starts then is refused: that is no cause of its own
         mark = files.mark.strip()
         return _of_kind(run, Kind.CANCELLED, f"the command cancel ended the run ({mark})")
@@ -108,8 +109,10 @@ def answer_of(run: RunState) -> Answer:
     if not is_cancelled and (refusal := _refusal(run, facts)) is not None:
         text = f"job {run.job_id} ended before it began an attempt: {refusal}"
         return _of_kind(run, Kind.REFUSED, text)
-    if (missing := _missing(run)) is not None:
-        return _of_kind(run, Kind.FILES_MISSING, missing)
+    try:
+        scratch_purge.check(run.run_dir)
+    except UserError as error:  # only the user can bring the file back
+        return _of_kind(run, Kind.FILES_MISSING, first_line(str(error)))
     is_unlaunched = run.job is not None and run.job.reason == LAUNCH_FAILURE
     asks = (
         last is None or is_unlaunched or last.cause is Cause.LOST or last.decision in _STARTS_AGAIN
@@ -162,22 +165,6 @@ def _of_living(run: RunState, facts: AttemptFacts) -> Answer:
     if ends := facts.of_nodes.ends:
         text += f"; {ends}: if it stays silent, the run is held as done but not ended"
     return _of_kind(run, Kind.RUNNING, text)
-
-
-def _of_unknown(run: RunState, life: Liveness) -> Answer:
-    """Return the answer of a run of which this host cannot find out whether it still runs."""
-    advice = "ask again on a host where Slurm answers"
-    command = installation.command("why", run.run_dir.run_id)
-    return Answer(Kind.UNKNOWN, life.why, advice if life.is_silent else life.hint, command)
-
-
-def _missing(run: RunState) -> str | None:
-    """Return which file of the run is missing that only the user can bring back."""
-    try:
-        scratch_purge.check(run.run_dir)
-    except UserError as error:
-        return first_line(str(error))
-    return None
 
 
 def _refusal(run: RunState, facts: AttemptFacts) -> str | None:

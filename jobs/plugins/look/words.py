@@ -16,7 +16,6 @@ from ...contract.records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...contract.records.queued import Submission
 from ...contract.records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
-from ...slurm.job import Job
 from .pending import explain
 
 CAUSES = {cause: cause.replace("_", " ") for cause in Cause} | {
@@ -45,7 +44,11 @@ def state(run: RunState, reason: str | None, now: float) -> str:
     files, word = run.files, run.word
     reason = None if reason is None else first_line(reason)
     if run.is_waiting and run.job is not None:
-        return _waiting(files, run.job, now)
+        start, why = run.job.start, explain(run.job.reason) or run.job.reason
+        text = f"{_restarting(files) or 'waiting in the queue'}: {why}"
+        if start is not None and start > now:
+            text += f", expected start in {format_duration(start - now, 2)}"
+        return text
     if word == "running" and files.is_closed:  # before the first attempt, or between two
         return _restarting(files) or "starting"
     if word == "running":
@@ -64,15 +67,6 @@ def state(run: RunState, reason: str | None, now: float) -> str:
         what = {"stopped": "stopped", "lost": "lost: its process or job is gone"}
         return f"{what.get(word, f'ended, {word.upper()} to Slurm')}: {how}"
     return _STATES.get(word, f"{word.upper()} to Slurm")
-
-
-def _waiting(files: RunFiles, job: Job, now: float) -> str:
-    """Return why a job waits, and until when Slurm expects it to."""
-    what = _restarting(files) or "waiting in the queue"
-    text = f"{what}: {explain(job.reason) or job.reason}"
-    if job.start is not None and job.start > now:
-        text += f", expected start in {format_duration(job.start - now, 2)}"
-    return text
 
 
 def _restarting(files: RunFiles) -> str | None:
