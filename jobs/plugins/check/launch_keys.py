@@ -53,7 +53,6 @@ _SRUN: Mapping[str, str] = {
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the top level, slurm and launch."""
     yield from _name(spec.name)
     yield from _slurm(spec.slurm)
     yield from _srun(spec.slurm.srun_args)

@@ -29,7 +29,6 @@ _KNOWN = {
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the section train, and with checkpoint.best."""
     yield from _batch(spec)
     yield from _names(spec.train)
     yield from _pairs(spec.train)

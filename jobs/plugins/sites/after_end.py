@@ -46,10 +46,8 @@ def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
     found = ending.evidence
     after = of_plugin(AfterEnd, found.plugins, PLUGIN) or AfterEnd()
     if decision.action in rules.RESTARTS and not after.is_batch:
-        reason = (
-            f"{decision.reason}; this job is interactive: `resume` continues the run in another"
-        )
-        return replace(decision, action=Action.HOLD, reason=reason)
+        reason = "this job is interactive: `resume` continues the run in another"
+        return replace(decision, action=Action.HOLD, reason=f"{decision.reason}; {reason}")
     if decision.action is Action.REQUEUE and after.is_left_to_slurm:
         return replace(decision, action=Action.WAIT, reason=decision.reason + rules.BY_SLURM)
     if decision.action is Action.CANCEL and found.is_preempted and after.has_successor:

@@ -64,8 +64,7 @@ def choose_nodes(
     from ...runs import lookup
     from .predecessor import check
 
-    before = lookup.predecessor(run_dir)
-    if before is not None:
+    if (before := lookup.predecessor(run_dir)) is not None:
         check(run_dir, facts, me, before)
     return None
 

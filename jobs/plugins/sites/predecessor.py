@@ -1,7 +1,4 @@
-"""How the job before a successor job ended: a run that was cancelled or held stays so.
-
-If that end is unknown, the run is held; `resume` continues it.
-"""
+"""How the job before a successor job ended: a run that was cancelled or held stays so."""
 
 from ... import hooks
 from ...attempt import record_writer

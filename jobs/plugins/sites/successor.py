@@ -71,9 +71,7 @@ def queue(
     """
     # After plain sbatch there is no recorded command line. The spec has most of its options (see
     # jobs.commands.adopt), but no --constraint and no --reservation.
-    before = facts.submission.argv
-    if before is None:
-        before = tuple(sbatch.sbatch_argv(facts.spec, run_dir))
+    before = facts.submission.argv or sbatch.sbatch_argv(facts.spec, run_dir)
     argv = argv_after(before, job_id, can_requeue)
     argv, environ = hooks.launch_command(Program.SBATCH, argv, os.environ, facts.spec)
     environ |= {lookup.SUCCEEDS: f"{run_dir.run_id}:{job_id}"}
@@ -111,8 +109,7 @@ def confirm(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | No
 
     None where the spec forbids it; None with Slurm's words where Slurm refuses it.
     """
-    present = waiting(facts, job_id)
-    if present is not None:
+    if (present := waiting(facts, job_id)) is not None:
         of_run = facts.submission
         waits = RecordedJob(present, of_run.uid, of_run.cluster)
         if job_list.life_of(waits).is_alive is not False:
