@@ -179,7 +179,6 @@ def likeliest_first(disks: Sequence[Disk]) -> list[Disk]:
     files, such as temporary ones.
     """
     ends = [dict(disk.shown) for disk in (disks[0], disks[-1])]
-
     names = {name for name in {**ends[0], **ends[1]} if ends[0].get(name) != ends[1].get(name)}
 
     def place(disk: Disk) -> int:

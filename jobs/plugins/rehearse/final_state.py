@@ -117,7 +117,6 @@ def of_run(home: Path, name: str, known: Collection[str]) -> Path:
 
 
 def visible_name(name: str) -> str:
-    """Return the name of a file as the user knows it."""
     return of_training(name) or name
 
 

@@ -270,23 +270,16 @@ class Tried:
         return Divergence(step, inputs, any(each.is_replayed for each in first))
 
     @property
-    def ends_with_other_weights(self) -> bool:
-        """Whether the last step of the run ended with other weights."""
-        if self.divergence is None or self.reference is None:
-            return False
-        ends = [each.course().steps[-1:] for each in (self, self.reference)]
-        ours, theirs = ([step.ended.weights for step in steps] for steps in ends)
-        return ours != theirs
-
-    @property
     def how_it_differs(self) -> str:
         """Words for how its end differs, with the step from which on; empty if it does not."""
         if self.ends_early:
             return ENDS_EARLY
         since = f"differs from step {self.divergence.step} on: " if self.divergence else ""
-        if self.difference:
-            return f"{since}{self.difference}"
-        return f"{since}the last weights; see --final" if self.ends_with_other_weights else ""
+        if self.difference or self.divergence is None or self.reference is None:
+            return f"{since}{self.difference}" if self.difference else ""
+        ends = [each.course().steps[-1:] for each in (self, self.reference)]
+        ours, theirs = ([step.ended.weights for step in steps] for steps in ends)
+        return f"{since}the last weights; see --final" if ours != theirs else ""
 
 
 def numberless(text: str) -> str:
@@ -300,12 +293,9 @@ def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergen
     rest = [
         place for place, (a, b) in pairs if (a.ended, a.scale, a.lr) != (b.ended, b.scale, b.lr)
     ]
-    place = next(iter(weights or rest), None)
-    return None if place is None else _diverging(place, steps[place - 1], expected)
-
-
-def _diverging(place: int, ours: Update, expected: Sequence[Update]) -> Divergence:
-    theirs = expected[place - 1]
+    if (place := next(iter(weights or rest), None)) is None:
+        return None
+    ours, theirs = steps[place - 1], expected[place - 1]
     # Those whose states change: the training draws from them.
     states = zip(*(each.generators for each in expected if each.random), strict=False)
     used = [number for number, each in enumerate(states) if len({*each}) > 1]

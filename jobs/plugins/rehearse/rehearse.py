@@ -55,7 +55,8 @@ def command(args: argparse.Namespace) -> int:
     if bool(words) == (args.what is not None):
         raise UserError("give a spec, a run, or a command behind --", f"as in {EXAMPLE}")
     _check(args)
-    folder = _folder(args.keep)
+    folder = (args.keep or Path(tempfile.mkdtemp(prefix="rehearse-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -87,15 +88,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise UserError(f"--{name} {value:g}: more than 0")
-
-
-def _folder(keep: Path | None) -> Path:
-    if keep is None:
-        return Path(tempfile.mkdtemp(prefix="rehearse-")).resolve()
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UserError(f"--keep {keep}: no empty folder\n  hint: remove it, or name another one")
-    keep.mkdir(parents=True, exist_ok=True)
-    return keep.resolve()
+    keep = args.keep
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")
 
 
 # What makes a training of the kit small; the user's own KEY=VALUE come after them. Its ranks agree

@@ -94,15 +94,6 @@ def _save(reference: Tried, steps: int) -> tuple[str, range]:
     return "", range(0)
 
 
-def _recorded(reference: Tried, steps: int) -> range:
-    """Return the steps in which a save is recorded: if possible one that replaces another."""
-    _, written = _save(reference, steps)
-    saves = _saved(reference) - {0}
-    if steps in saves and not any(after < written.start for after in saves):
-        return range(steps, sys.maxsize)
-    return written
-
-
 def _late(after: Sequence[int], steps: int) -> int:
     """Return the number of the last moment, `after` so many steps, if possible with STEPS_LEFT."""
     places = [place for place, each in enumerate(after, 1) if 0 < each < steps]
@@ -150,8 +141,12 @@ class Rehearsal:
         times = (first.processes[0].t, last)
         first.final, first.others = final_state.find(first.home, first.cwd, self.final, *times)
         self.reference = first
-        saved = _recorded(first, len(first.course().steps))
-        return first, self.run(Scenario("undisturbed again", recorded=saved))
+        steps, saves = len(first.course().steps), _saved(first) - {0}
+        _, recorded = _save(first, steps)
+        # If possible a save that replaces another one.
+        if steps in saves and not any(after < recorded.start for after in saves):
+            recorded = range(steps, sys.maxsize)
+        return first, self.run(Scenario("undisturbed again", recorded=recorded))
 
     def disturbed(
         self, first: Tried, again: Tried, resize: int | None, only: Sequence[str] = ()
@@ -272,7 +267,7 @@ def _check(first: Tried, limit_s: float) -> None:
         hint = "torchrun gives a rank in LOCAL_RANK, not as --local_rank; --ranks 1 trains one"
     else:
         return
-    raise UserError(f"undisturbed {what}\n  hint: {hint}")
+    raise UserError(f"undisturbed {what}", hint)
 
 
 def failure(start: Start) -> str:

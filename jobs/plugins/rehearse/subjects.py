@@ -205,7 +205,7 @@ class CommandSubject(Subject):
         """The top of the repository, or the working directory, and its files. Raises: UserError."""
         top = installation.top_of(self.started_in) or self.started_in
         if top in (Path.home(), Path("/")):
-            raise UserError(f"{top} is no repository\n  hint: run it in the folder of your code")
+            raise UserError(f"{top} is no repository", "run it in the folder of your code")
         links = [os.path.relpath(self.started_in / link, top) for link in self.links]
         return top, code_snapshot.source_files(top, self.folder, links)
 
@@ -299,7 +299,6 @@ class SpecSubject(Subject):
             self.process.terminate()
 
     def marker(self) -> str:
-        """Return how the run ended."""
         return _status(Result, self.home / "result.json") or "stopped"
 
 

@@ -144,9 +144,8 @@ def compare_file(name: str, path: str, reference: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    runs = json.load(sys.stdin).items()
     found = {
         run: {name: compare_file(name, *pair) for name, pair in files.items()}
-        for run, files in runs
+        for run, files in json.load(sys.stdin).items()
     }
     json.dump(found, sys.stdout)
