@@ -112,14 +112,14 @@ def no_log(wanted: RankLog) -> UserError:
     with_log = attempts_with(wanted.run_dir, wanted.rank)
     if wanted.attempt is not None and with_log:
         listed = number_ranges(with_log)
-        return UserError(f"attempt {wanted.attempt} has no log\n  hint: these have one: {listed}")
+        return UserError(f"attempt {wanted.attempt} has no log", f"these have one: {listed}")
     hint = "the run has not started; -f waits for the log"
     if ranks := number_ranges(ranks_of(wanted.run_dir)):
         hint = f"these have one: {ranks}"
     elif state.read(wanted.run_dir).is_over:
         why = installation.command("why", wanted.run_dir.run_id)
         hint = f"the run has ended without one: {why} shows the reason"
-    return UserError(f"{wanted.run_dir.run_id} has no log of rank {wanted.rank}\n  hint: {hint}")
+    return UserError(f"{wanted.run_dir.run_id} has no log of rank {wanted.rank}", hint)
 
 
 def seam(run_dir: RunDir, attempt: int, before: int) -> str:

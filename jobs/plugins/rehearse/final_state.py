@@ -18,7 +18,6 @@ TEXTS = (".txt", ".log", ".jsonl")  # what a training prints, or appends to
 _OF_THE_START = re.compile(
     r"(?i)time(?!step)|second|minute|hour|elapsed|duration|\bargs?\b|argv|resume|attempt"
 )
-
 # In the name of a folder or file.
 _TIME = re.compile(r"20\d\d-?[01]\d-?[0-3]\d[^/]*|(?<=/)[0-2]\d-[0-5]\d-[0-5]\d(?=/)")
 _ID = re.compile(r"[^\W_]*\d[^\W_]*|\b[a-f]{4}\b")  # as of a process, a Unix time, a UUID

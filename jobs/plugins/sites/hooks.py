@@ -44,14 +44,12 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
 def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
-    """Return the evidence with what is to start after the job, without a requeue by the kit."""
     from .after_end import seen
 
     return found if job is None else seen(facts, found, job, me.job_id)
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:
-    """Return the decision, which is another one where Slurm or another job continues the run."""
     from . import after_end
 
     return after_end.decide(facts, ending, decision)
@@ -82,10 +80,9 @@ def successor(
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     """Cancel the job's successor: there is nothing left to continue."""
+    from ...slurm.job import run_scancel
     from .successor import waiting
 
     if me is not None and (after := waiting(facts, me.job_id)) is not None:
-        from ...slurm.job import run_scancel
-
         run_scancel(after)
         run_dir.successor.unlink(missing_ok=True)

@@ -40,8 +40,7 @@ def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | Non
     """
     if facts.plan is not None and facts.plan.job_id == job_id:
         return None, ""
-    is_asked = facts.spec.slurm.restart != "requeue"
-    job = show_job(job_id, ask.PATIENCE_S) if is_asked else None
+    job = show_job(job_id, ask.PATIENCE_S) if facts.spec.slurm.restart != "requeue" else None
     can_requeue = job is None or job.can_requeue
     reason = reason_for(run_dir, facts.spec, can_requeue)
     if reason and (job is None or is_batch(job)):
