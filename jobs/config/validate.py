@@ -16,8 +16,6 @@ from . import resolve
 from .keys import Key, choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
 from .yaml_reader import Document, as_pair, scalar
 
-_TIME: KeyPath = ("slurm", "time")
-_SBATCH_ARGS: KeyPath = ("slurm", "sbatch_args")
 _CONTROL = re.compile(f"[{CONTROL}]")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.contract.spec: whether a value keeps it, and its words.
@@ -118,9 +116,11 @@ def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
     slurm = values.get("slurm")
     if isinstance(slurm, dict):
         if "time" in slurm:
-            yield from _time(document, _TIME, slurm["time"])
+            yield from _time(document, ("slurm", "time"), slurm["time"])
         if isinstance(slurm.get("sbatch_args"), dict):
-            yield from _sbatch_args(document, slurm["sbatch_args"])
+            for name, value in slurm["sbatch_args"].items():
+                if name.replace("_", "-") in resolve.SBATCH_TIMES:
+                    yield from _time(document, ("slurm", "sbatch_args", name), value)
 
 
 def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
@@ -166,12 +166,6 @@ def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
         yield Problem(path, f"{format_value(value, written)} is not a time", _TIME_HINT)
 
 
-def _sbatch_args(document: Document, sbatch_args: dict[str, Any]) -> Iterator[Problem]:
-    for name, value in sbatch_args.items():
-        if name.replace("_", "-") in resolve.SBATCH_TIMES:
-            yield from _time(document, (*_SBATCH_ARGS, name), value)
-
-
 def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem]:
     """Yield a problem for each unknown key and each value outside of its key's type or limits."""
     for path, value in _written_keys(values):
@@ -181,8 +175,7 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
             continue
         wrong = dict(_misfits(path, value))
         for part, misfit in wrong.items():
-            node = document.nodes.get(part)
-            written = node.written if node else None
+            written = document.nodes[part].written if part in document.nodes else None
             what = f"must be {type_name(type_at(part))}, not {format_value(misfit, written)}"
             yield Problem(part, what, _type_hint(part, misfit, written))
         if key is not None and not wrong and value is not None:

@@ -22,7 +22,7 @@ from .. import hooks
 from ..base import environment, files, gpus
 from ..base.console import BestEffort, print_line, with_time
 from ..base.environment import Program
-from ..base.errors import HINT, FailedError, UserError, in_words
+from ..base.errors import FailedError, UserError, in_words
 from ..base.prctl import die_with_parent
 from ..base.procfs import children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
@@ -218,7 +218,8 @@ def temporary_directory(env: dict[str, str]) -> Iterator[str]:
         )
     except OSError as error:
         hint = "free space there, or set TMPDIR to a directory of the node"
-        raise _failed(f"no temporary directory for torchrun: {error}", hint) from error
+        what = f"{node_name()}: no temporary directory for torchrun: {error}"
+        raise FailedError(what, hint) from error
     with directory as path:
         env[RANKS_DIR] = path
         yield path
@@ -246,21 +247,17 @@ def this_node(rank: int, plan: AttemptPlan, spec: Spec) -> Node:
     """
     if importlib.util.find_spec("torch") is None:
         hint = "install torch there, or set launch.python to an interpreter that has it"
-        raise _failed(f"launch.python: {sys.executable} has no torch", hint)
+        raise FailedError(f"{node_name()}: launch.python: {sys.executable} has no torch", hint)
     try:
         with contextlib.suppress(OSError):  # without a route now: one may come back
             Node(rank, plan, spec)
         if rank != 0 and (problem := rendezvous.why_unreachable(plan)):
             hint = "set launch.interface to an interface that leads to all nodes, or ask the site"
-            raise _failed(problem, hint)
+            raise FailedError(f"{node_name()}: {problem}", hint)
         return Node(rank, plan, spec)
     except OSError as error:
-        reason = f"no network route to the first node at {plan.head.address}: {error}"
-        raise _failed(reason, "ask the site how nodes reach each other") from error
-
-
-def _failed(reason: str, hint: str) -> FailedError:
-    return FailedError(f"{node_name()}: {reason}{HINT}{hint}")
+        what = f"{node_name()}: no network route to the first node at {plan.head.address}: {error}"
+        raise FailedError(what, "ask the site how nodes reach each other") from error
 
 
 def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -> NoReturn:

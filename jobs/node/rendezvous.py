@@ -26,6 +26,7 @@ PORT_TRIES = 64
 REACH_LIMIT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 PAUSE_S = 1.0
+NodeAddresses = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 def resolve(host: str) -> list[str]:
@@ -40,7 +41,7 @@ def head_address(
     resolved: str,
     nodes: Sequence[str],
     interface: str | None = None,
-    node_addresses: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
+    node_addresses: NodeAddresses = lambda _: {},
 ) -> tuple[str, str]:
     """Return (the first node's address, how it was found). Must be called on the first node.
 
@@ -68,16 +69,14 @@ def head_address(
     raise UserError(
         f"{nodes[0]}: neither its name nor its NodeAddr in Slurm resolves to an address of it that "
         f"other nodes could reach, and no route leads to {', '.join(nodes[1:])}; the node has "
-        f"{', '.join(interfaces.list_interfaces()) or 'loopback only'}\n"
-        "  hint: ask the site to put the nodes' addresses into DNS or /etc/hosts, or name a "
-        "network interface with launch.interface"
+        f"{', '.join(interfaces.list_interfaces()) or 'loopback only'}",
+        "ask the site to put the nodes' addresses into DNS or /etc/hosts, or name a network "
+        "interface with launch.interface",
     )
 
 
 def _candidates(
-    resolved: str,
-    nodes: Sequence[str],
-    node_addresses: Callable[[Sequence[str]], Mapping[str, str]],
+    resolved: str, nodes: Sequence[str], node_addresses: NodeAddresses
 ) -> Iterator[tuple[str, str]]:
     """Yield (address, how it was found) of the first node; ask Slurm if its name gives none."""
     known: Mapping[str, str] = {}

@@ -22,12 +22,10 @@ MAKE = ("", "RUN SET CODE CHECKPOINT YES FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of resume, and those that change a run."""
     arguments.add_run(parser)
     arguments.add_overrides(parser, "slurm.time=8:0:0")
     arguments.add_start(parser)
-    help_of_yes = "also keys on which results depend"
-    parser.add_argument("--yes", action="store_true", help=help_of_yes)
+    parser.add_argument("--yes", action="store_true", help="also keys on which results depend")
     parser.add_argument("--code", action="store_true", help="freeze the checkout again first")
     parser.add_argument("--checkpoint", metavar="NAME", help="continue from best, step-N or N")
     parser.add_argument("--all-nodes", action="store_true", help="use suspected nodes again")

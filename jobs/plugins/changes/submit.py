@@ -10,7 +10,6 @@ TAKES_A_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of submit, and those of --from."""
     submit.add_arguments(parser)
     help_of_from = "begin with the whole state of a run, @step-N or @best of its checkpoints"
     parser.add_argument("--from", dest="origin", metavar="RUN[@NAME]", help=help_of_from)

@@ -65,10 +65,8 @@ def compare(run: RunDir, reference: RunDir) -> list[str]:
     unfit = [*_unfit(run, ours, theirs), *_unfit(reference, theirs, ours)]
     if unfit or ours is None or theirs is None:
         return unfit
-    if ours.weights_sha256 is None:  # of a user's script
-        differences = [*_results(ours, theirs), *_files(run, reference)]
-    else:
-        differences = [*_results(ours, theirs), *_metrics(run, reference)]
+    outputs = _files if ours.weights_sha256 is None else _metrics  # None: of a user's script
+    differences = [*_results(ours, theirs), *outputs(run, reference)]
     return [*_specs(run, reference), *differences] if differences else []
 
 
@@ -78,10 +76,9 @@ def summary(run: RunDir, reference: RunDir) -> str:
     steps = quantity((result and result.global_step) or 0, "step")
     if result is None or result.weights_sha256 is None:
         return f"equal: {steps}, {quantity(len(_saved(run)), 'file')} in checkpoints byte for byte"
-    digest = result.weights_sha256
     begin = _begin(run, reference)
     metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
-    return f"bitwise equal: {steps}, weights {digest[:16]}{metrics}"
+    return f"bitwise equal: {steps}, weights {result.weights_sha256[:16]}{metrics}"
 
 
 def _begin(*runs: RunDir) -> int:

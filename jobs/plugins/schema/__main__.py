@@ -3,7 +3,6 @@
 import json
 import types
 import typing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +24,7 @@ def schema() -> str:
     tree = _section("")
     tree["properties"][SWEEP] = {"type": "object", "description": "Runs to try: docs/sweeps.md."}
     tree["definitions"] = {cls.__name__: _section(name) for name, cls in sorted(SECTIONS.items())}
-    text = json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False)
-    return text + "\n"
+    return json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _section(section: str) -> dict[str, Any]:
@@ -69,19 +67,13 @@ def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
 def reference() -> str:
     """Return the tables of `configs/README.md` in Markdown: every key with type and meaning."""
     parts = []
-    for section, what, members in _sections():
-        head = [f"## {section}", "", what + ".", ""]
+    for name in sections():  # the top level first
+        members = [key for key in keys().values() if ".".join(key.path[:-1]) == name]
+        what = SECTIONS[name].__doc__.partition(".")[0] if name else "The run itself"
+        head = [f"## {name or 'top level'}", "", f"{what}.", ""]
         head += ["| key | type | default | meaning |", "|---|---|---|---|"]
         parts.append("\n".join([*head, *map(_row, members)]))
     return "\n\n".join(parts)
-
-
-def _sections() -> Iterator[tuple[str, str, list[Key]]]:
-    """Yield (name, description, keys) of each section, the top level first."""
-    for name in sections():
-        members = [key for key in keys().values() if ".".join(key.path[:-1]) == name]
-        what = SECTIONS[name].__doc__.partition(".")[0] if name else "The run itself"
-        yield name or "top level", what, members
 
 
 def _row(key: Key) -> str:

@@ -164,17 +164,11 @@ def _first_of(summary: Summary, rank: RankProcess) -> str:
 def _end_unresponsive(ranks: list[int], rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each rank that does not answer; kill those of this node."""
     places = {number: place_of(rank.run_dir, rank.attempt, number) for number in ranks}
-    attempt_dir = rank.attempt_dir
+    attempt_dir, me = rank.attempt_dir, rank.distributed.rank
     for number, place in places.items() if is_reporter else ():
         log(f"preflight: rank {number} on {place.host}: {NO_ANSWER}", sys.stderr)
         if attempt_dir is not None and files.is_dir(attempt_dir.path):
-            record = RankError(
-                round(time.time(), 3),
-                number,
-                place.host,
-                f"preflight: {NO_ANSWER}",
-                kind=Kind.BAD_NODE,
-                reporter=rank.distributed.rank,
-            )
+            text, now = f"preflight: {NO_ANSWER}", round(time.time(), 3)
+            record = RankError(now, number, place.host, text, kind=Kind.BAD_NODE, reporter=me)
             records.write(attempt_dir.rank_error(number), record)
     end_siblings(places.values())

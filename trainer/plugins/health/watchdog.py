@@ -89,10 +89,9 @@ class IdleTimer:
         lived_s = min(elapsed_s, MAX_TICK_S)
         self.seconds += lived_s
         self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
-        if begun is None:
-            return
-        self.phase = begun
-        self.seconds = 0.0
+        if begun is not None:
+            self.phase = begun
+            self.seconds = 0.0
 
 
 class Watchdog(Callback):
