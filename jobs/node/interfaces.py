@@ -56,8 +56,7 @@ def is_own(address: str) -> bool:
 
 def addresses() -> list[tuple[str, str]]:
     """Return (interface, address) of this node: the first IPv4 of each, then all of IPv6."""
-    names = [name for _, name in socket.if_nameindex()]
-    ipv4 = [(name, address) for name in names if (address := _ipv4_address(name)) is not None]
+    ipv4 = [(name, own) for _, name in socket.if_nameindex() if (own := _ipv4_address(name))]
     return [*ipv4, *_ipv6_addresses()]
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ...base import files, installation
@@ -93,11 +94,8 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
 
 def format_changes(changed: Differences) -> list[str]:
     """Return a line for each key: `train.lr: 0.1 -> 0.05`."""
-    texts = {
-        path: [json.dumps(value, ensure_ascii=False) for value in pair]
-        for path, pair in changed.items()
-    }
-    return [f"{dotted(path)}: {old} -> {new}" for path, (old, new) in texts.items()]
+    text = partial(json.dumps, ensure_ascii=False)
+    return [f"{dotted(path)}: {text(old)} -> {text(new)}" for path, (old, new) in changed.items()]
 
 
 def _record(run_dir: RunDir, changed: Differences, text: str) -> None:

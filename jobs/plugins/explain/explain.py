@@ -32,7 +32,8 @@ def command(args: argparse.Namespace) -> int:
     """Print the keys that the words name; returns 0. Raises: UserError, SpecError."""
     topic, source, overrides = question_of(arguments.overrides_of(args))
     loaded = spec_of(source, overrides) if source else None
-    chosen = [key for key in keys().values() if is_asked(key, topic)]
+    # The empty topic is that of all keys.
+    chosen = [k for k in keys().values() if topic in ("", k.dotted, *(k.path[:-1] or [TOP]))]
     if len(chosen) == 1 and chosen[0].dotted == topic:
         print_key(chosen[0], loaded)
     else:
@@ -69,12 +70,6 @@ def topic_of(word: str) -> str:
         return word
     names = [key.dotted for key in keys().values()]
     return next((name for name in names if word == name or word.startswith(f"{name}.")), "")
-
-
-def is_asked(key: Key, topic: str) -> bool:
-    """Return whether a key is of a topic; "" for all keys."""
-    section = key.path[0] if len(key.path) > 1 else TOP
-    return topic in ("", key.dotted, section)
 
 
 def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:

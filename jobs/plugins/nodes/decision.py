@@ -8,6 +8,7 @@ from dataclasses import replace
 from ...attempt import decision as rules
 from ...attempt.decision import Action, Budget, Cause, Decision, Ending, History
 from ...base.log_text import first_line
+from ...contract.kinds import Kind
 from .records import NodesFound, found_in
 
 
@@ -23,9 +24,8 @@ def after_fault_of_node(
     decided = _decide(ending, mine, decision)
     if decided is not decision:
         decided = rules.within_budget(decided, found, history, budget)
-    kinds = [each.kind for each in mine.reasons if each.is_left_out]
-    is_of_node = decided.cause is Cause.NODE and bool(kinds)
-    return replace(decided, kind=kinds[0]) if is_of_node else decided
+    is_of_node = decided.cause is Cause.NODE and mine.kinds
+    return replace(decided, kind=mine.kinds[0]) if is_of_node else decided
 
 
 def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
@@ -33,14 +33,15 @@ def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
     is_ours = ending.has_allocation and not found.is_requeued
     if ending.is_lost:
         return decision
-    if decision.action is Action.WAIT and is_ours and mine.bad:
-        # Slurm accepts an ExcNodeList only for a pending job: the kit requeues it first.
+    if decision.action is Action.WAIT and is_ours and {*mine.kinds} - {Kind.NODE_FAILURE}:
+        # Slurm itself gives a failed node to no job. It accepts an ExcNodeList only for a pending
+        # job: the kit requeues it first.
         return rules.after_warning(ending)
     if decision.cause not in rules.CRASHES and not (decision.cause is Cause.NODE and is_ours):
         return decision
     if mine.followed:
         return Decision(Action.HOLD, rules.crash_cause(found), mine.followed)
-    if found.unreachable_nodes or (mine.suspected and not found.would_repeat):
+    if found.unreachable_nodes or (mine.kinds and not found.would_repeat):
         return _after_node_trouble(ending, mine)
     return decision
 

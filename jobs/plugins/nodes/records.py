@@ -42,15 +42,9 @@ class NodesFound:
     left_out: tuple[LeftOut, ...] = ()
 
     @property
-    def suspected(self) -> tuple[str, ...]:
-        """The nodes that the next attempts do without, also those that Slurm itself leaves out."""
-        return tuple(reason.node for reason in self.reasons if reason.is_left_out)
-
-    @property
-    def bad(self) -> tuple[str, ...]:
-        """The suspected nodes that Slurm would give to a job again."""
-        reasons = (reason for reason in self.reasons if reason.kind is not Kind.NODE_FAILURE)
-        return tuple(reason.node for reason in reasons if reason.is_left_out)
+    def kinds(self) -> list[Kind]:
+        """The kinds of the reasons by which the next attempts do without nodes."""
+        return [reason.kind for reason in self.reasons if reason.is_left_out]
 
 
 def found_in(evidence: Evidence) -> NodesFound:

@@ -96,10 +96,8 @@ def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
 
 def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
     """Return the names of the metrics that the runs have, in alphabetical order."""
-    names = {
-        name for run_dir in run_dirs for line in read_metrics(run_dir.metrics) for name in line
-    }
-    return sorted(names.difference(NO_METRICS))
+    lines = (line for run_dir in run_dirs for line in read_metrics(run_dir.metrics))
+    return sorted({name for line in lines for name in line}.difference(NO_METRICS))
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, object]]:

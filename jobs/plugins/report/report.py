@@ -37,7 +37,7 @@ def command(args: argparse.Namespace) -> int:
     ranked = ranking.rank(run_dirs, metric) if metric else []
     if args.metric and all(each.value is None for each in ranked):
         names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
-        raise UserError(f"no run has a value of {metric}\n  hint: they have {names}")
+        raise UserError(f"no run has a value of {metric}", f"they have {names}")
     times = [uses.read(run) for run in state.read_all(run_dirs)]
     if args.json:
         places = [each.as_json() for each in ranked]

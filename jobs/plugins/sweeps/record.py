@@ -42,7 +42,7 @@ def read(sweep: Path) -> SweepRecord:
     """Return the record of a sweep. Raises: RecordError, UserError where the file is gone."""
     record = records.read(SweepRecord, sweep / NAME)
     if record is None:
-        raise UserError(f"{sweep / NAME} is gone\n  hint: each point is a run with its own run id")
+        raise UserError(f"{sweep / NAME} is gone", "each point is a run with its own run id")
     if len(record.points) != len(points_of(sweep)):
         raise RecordError(f"{sweep / NAME} has other points than {sweep / POINTS}")
     return record

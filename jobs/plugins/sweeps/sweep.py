@@ -121,7 +121,7 @@ def queue_array(
     options, *others = {tuple(sbatch.sbatch_options(spec, sweep, log)) for spec in specs}
     if others:
         what = "the points ask Slurm for different jobs, but an array is one job"
-        raise UserError(f"{what}\n  hint: make a sweep for each value of these slurm keys")
+        raise UserError(what, "make a sweep for each value of these slurm keys")
     first = next(iter(runs))
     known = record_settings(first)
     array = f"--array={array_tasks(numbers, limit)}"
@@ -156,7 +156,7 @@ def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
             for run_dir in (RunDir(sweep), *chosen):
                 claims.enter_context(hold_claim(run_dir))
             if open_points(run_dirs) != numbers:  # now that no other command can queue them
-                raise UserError(f"{sweep.name} is being continued\n  hint: try again")
+                raise UserError(f"{sweep.name} is being continued", "try again")
             with resume.changed_runs(chosen, request, cluster) as runs:
                 queue_array(sweep, numbers, runs, record.max_parallel)
     announce(sweep, as_json)
