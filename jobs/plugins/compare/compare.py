@@ -75,7 +75,8 @@ def summary(run: RunDir, reference: RunDir) -> str:
     result = _result(run)
     steps = quantity((result and result.global_step) or 0, "step")
     if result is None or result.weights_sha256 is None:
-        return f"equal: {steps}, {quantity(len(_saved(run)), 'file')} in checkpoints byte for byte"
+        saved = quantity(len(_saved(run.checkpoints)), "file")
+        return f"equal: {steps}, {saved} in checkpoints byte for byte"
     begin = _begin(run, reference)
     metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
     return f"bitwise equal: {steps}, weights {result.weights_sha256[:16]}{metrics}"
@@ -101,20 +102,25 @@ def _unfit(run: RunDir, result: Result | None, other: Result | None) -> Iterator
         yield f"{run.path}: is {status}; only completed runs {UNFIT}"
     elif result.weights_sha256 is None and other and other.weights_sha256 is not None:
         yield f"{run.path}: is of a script; only two of scripts, or two of the trainer, {UNFIT}"
-    elif result.weights_sha256 is None and not _saved(run):
+    elif result.weights_sha256 is None and not _saved(run.checkpoints):
         where = "KIT_CHECKPOINT_DIR (checkpoints)"
         yield f"{run.path}: the script saved nothing in {where}; only files there {UNFIT}"
 
 
-def _saved(run: RunDir) -> dict[str, Path]:
-    """Return the files that a user's script has saved, by their names below `checkpoints`."""
-    top = run.checkpoints
-    return {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
+def _saved(folder: Path, above: str = "") -> dict[str, Path]:
+    """Return the files that a user's script has saved in a folder, by their names below it."""
+    found: dict[str, Path] = {}
+    for path in (folder / name for name in files.names_in(folder)):
+        if files.is_file(path):
+            found[above + path.name] = path
+        elif not path.is_symlink():
+            found |= _saved(path, f"{above}{path.name}/")
+    return found
 
 
 def _files(run: RunDir, reference: RunDir) -> Iterator[str]:
     """Yield the files of two scripts' runs that differ: a file may also hold times or paths."""
-    ours, theirs = _saved(run), _saved(reference)
+    ours, theirs = _saved(run.checkpoints), _saved(reference.checkpoints)
     for name in sorted({*ours, *theirs}):
         if not (name in ours and name in theirs):
             yield f"{FILES}{name}: only of {(run if name in ours else reference).path}"
