@@ -52,7 +52,9 @@ def make(tmp_path):
 def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
     config = tmp_path / "slow.yaml"
     config.write_text("name: slow\nlaunch: {command_prefix: [bash, -c, exec sleep 60]}\n")
-    submit = make.start("submit", f"CONFIG={config}", LOCAL, start_new_session=True)
+    # In the background, as by `make test &`, a shell lets its programs ignore SIGINT.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    submit = make.start("submit", f"CONFIG={config}", LOCAL, start_new_session=True, **heard)
     wait_for((make.root / "slow/latest/attempt-1/plan.json").exists, "no attempt")
     os.killpg(submit.pid, signal.SIGINT)  # as a terminal does
     status, _, stderr = make.end(submit)
