@@ -49,7 +49,7 @@ def test_changed_code_is_shown_and_needs_a_yes(run, checkout):
     (run.code / "lib/__pycache__/loop.pyc").write_bytes(b"\0")
     new = changed(run, checkout, model="a = 1\nb = 3\n", lib__loop=None, new="1\n")
     command = f"git diff --no-index {run.code.resolve()} {new.code}"
-    with pytest.raises(UserError, match=rf"(?s)  {re.escape(command)}\n.*repeat it with --yes"):
+    with pytest.raises(UserError, match=rf"(?s)  {re.escape(command)}\n.*repeat it with "):
         code_changes.confirm(run, new, is_confirmed=False)
     code_changes.confirm(run, new, is_confirmed=True)
 
