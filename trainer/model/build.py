@@ -111,6 +111,10 @@ def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:
     Raises: UserError where the ranks differ.
     """
     fixed = sums.num_items if isinstance(sums.num_items, int) else None
+    if fixed is not None and fixed < 1:
+        what = f"train.objective {context.train.objective} returns num_items {fixed}"
+        hint = "return how many items the loss is the sum over, as a tensor [] if it may be none"
+        raise UserError(what, hint)
     if not is_even:
         return None
     # All ranks: with different numbers each would divide its loss by another one, without an error.
