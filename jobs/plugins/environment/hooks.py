@@ -6,7 +6,6 @@ A name may have `*`, which stands for any text. A variable that no list names is
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -113,7 +112,7 @@ REFUSED = (
     (("PYTHONPATH",), "the kit adds the frozen code; export other paths in setup"),
 )
 
-_HAS_TORCH = "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))"
+_CAN_TRAIN = "import importlib.util as u, tomllib; raise SystemExit(not u.find_spec('torch'))"
 
 
 def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str]]:
@@ -125,13 +124,14 @@ def prepare_code(spec: Spec, repository: Path) -> tuple[Spec, Path, Sequence[str
 
 @cache
 def _other_python() -> str | None:
-    """Return the first other python3 on PATH if this Python has no torch and that one has."""
+    """Return the first python3 on PATH with torch, if this Python has none."""
     if find_spec("torch") is not None:
         return None
-    folders = (each for each in os.get_exec_path() if each != os.path.dirname(sys.executable))
-    python = shutil.which("python3", path=os.pathsep.join(folders))
-    is_found = python and subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0
-    return os.path.abspath(python) if python and is_found else None
+    for folder in os.get_exec_path():
+        python = shutil.which("python3", path=folder)
+        if python and not subprocess.run([python, "-c", _CAN_TRAIN], check=False).returncode:
+            return os.path.abspath(python)
+    return None
 
 
 def launch_command(
