@@ -73,10 +73,10 @@ def compare(run: RunDir, reference: RunDir) -> list[str]:
 def summary(run: RunDir, reference: RunDir) -> str:
     """Return the line for two bitwise equal runs: number of steps, digest of the weights."""
     result = _result(run)
-    steps = quantity((result and result.global_step) or 0, "step")
     if result is None or result.weights_sha256 is None:
         saved = quantity(len(_saved(run.checkpoints)), "file")
-        return f"equal: {steps}, {saved} in checkpoints byte for byte"
+        return f"equal: {saved} in checkpoints byte for byte; other files are not compared"
+    steps = quantity(result.global_step or 0, "step")
     begin = _begin(run, reference)
     metrics = f"; metrics after step {begin}, with which one of them began" if begin else ""
     return f"bitwise equal: {steps}, weights {result.weights_sha256[:16]}{metrics}"
