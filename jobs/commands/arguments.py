@@ -9,6 +9,7 @@ from pathlib import Path
 from .. import hooks
 from ..base.errors import UserError
 
+OF_COMMAND = ("launch.script", "launch.module", "launch.args")  # what stands behind --
 RUN = "run directory, run id, job id or name"
 
 
@@ -35,7 +36,11 @@ def source_of(args: argparse.Namespace) -> tuple[Path, list[str], str]:
         overrides.append(f"name={json.dumps(args.name, ensure_ascii=False)}")
     if args.words is not None and "=" in (first or "="):
         overrides = [*filter(None, [first]), *overrides]
-        return Path("behind --"), overrides, hooks.spec_text(args.words, args.command)
+        text = hooks.spec_text(args.words, args.command)
+        for name in (each.partition("=")[0] for each in overrides):
+            if name in OF_COMMAND and f"  {name.removeprefix('launch.')}: " in text:
+                raise UserError(f"{name}: the command behind -- says it, too", "leave it out")
+        return Path("behind --"), overrides, text
     if args.words is not None or first is None:
         what = "a spec or a command behind --, such as -- python train.py"
         raise UserError(f"give {'only one of them: ' * (first is not None)}{what}")

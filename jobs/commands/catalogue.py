@@ -85,9 +85,9 @@ def _divided(words: list[str], start: str) -> tuple[list[str], list[str] | None]
     if "--" in words:
         at = words.index("--")
         return words[:at], words[at + 1 :]
-    first = next((word for word in words[1:] if "=" not in word and word[0] != "-"), "")
-    if _PROGRAM.fullmatch(Path(first).name):
-        own = words[words.index(first) :]
+    found = (n for n, word in enumerate(words[1:], 1) if _PROGRAM.fullmatch(Path(word).name))
+    if (at := next(found, 0)) and "=" not in words[at] and not words[at - 1].startswith("--"):
+        first, own = words[at], words[at:]
         line = shlex.join(["python", *own] if first.endswith(".py") else own)
         raise UserError(f"{first} is no spec", f"write -- before it: {start} -- {line}")
     return words, None

@@ -26,8 +26,8 @@ from .landlock import restriction
 from .probe.sitecustomize import OUTSIDE
 from .traces import Process
 
-_KIT = "python -m jobs" if installation.IS_BY_MAKE else "kit"
-EXAMPLE = f"{_KIT} rehearse --ranks 2 -- python train.py --epochs 2"
+_BY_MAKE = 'make rehearse CMD="python train.py --epochs 2"'
+EXAMPLE = _BY_MAKE if installation.IS_BY_MAKE else "kit rehearse -- python train.py --epochs 2"
 PROBE = Path(__file__).resolve().parent / "probe"
 _PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 # What libraries have downloaded or compiled, by its variable; in ~/.cache, or XDG_CACHE_HOME.

@@ -23,45 +23,36 @@ def spec_text(words: Sequence[str], command: str) -> str:
     if not words:
         raise UserError("nothing stands behind --", f"as in {_typed(command, 'python train.py')}")
     program, *rest = words
-    is_module = rest[:1] == ["-m"] and len(rest) > 1
+    is_module = rest[:1] == ["-m"] and rest[1:2] not in ([], [""])
     if not _is_python(program) or (is_module and is_launcher(rest[1])):
         raise _refused(words, command)
-    if is_module:
-        launch, name = {"module": rest[1], "args": rest[2:]}, rest[1].removesuffix(".__main__")
-    elif rest and not rest[0].startswith("-"):
-        launch, name = {"script": _from_top(rest, command), "args": rest[1:]}, Path(rest[0]).stem
-    else:
+    if not is_module and (not rest or rest[0].startswith("-")):
         what = f"{shlex.join(words[:2])}: the kit starts python SCRIPT or python -m MODULE"
-        raise UserError(what, "leave out other options of python")
-    launch |= _stops(Path(rest[0])) | _interpreter(program)
-    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in launch.items() if value)
+        raise UserError(what, f"as in {_typed(command, 'python train.py')}")
+    top = code_snapshot.repository().resolve()
+    if is_module:
+        start, args, path = ["-m", rest[1]], rest[2:], top / rest[1].replace(".", "/")
+        launch, texts = {"module": rest[1]}, [path.with_suffix(".py"), path / "__main__.py"]
+        name = rest[1].removesuffix(".__main__")
+    else:
+        path, args = Path(rest[0]).expanduser().resolve(), rest[1:]
+        is_inside = path.is_relative_to(top)
+        start, texts = [str(path.relative_to(top) if is_inside else path)], [path]
+        launch, name = {"script": start[0]}, path.stem
+    if Path.cwd().resolve() != top and not Path(start[0]).is_absolute():
+        what = f"the kit starts programs at the top of their repository, {top}, not in {Path.cwd()}"
+        line = _typed(command, shlex.join(["python", *start, *args]))
+        raise UserError(what, f"cd {shlex.quote(str(top))} && {line}")
+    if any(b"kit_stop" in text.read_bytes() for text in texts if text.is_file()):
+        launch["stop_signal"] = "TERM"  # which kit_stop.py handles
+    known = launch | {"args": args} | _interpreter(program)
+    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in known.items() if value)
     name = re.sub(r"[^\w-]+", "-", name).strip("-_") or "run"
     return f"name: {json.dumps(name)}\nlaunch:\n{''.join(lines)}"
 
 
 def _is_python(program: str) -> bool:
     return re.fullmatch(r"python(\d[\w.]*)?", Path(program).name) is not None
-
-
-def _from_top(rest: Sequence[str], command: str) -> str:
-    """Return the path of a script from the top of the repository. Raises: UserError."""
-    here, top, path = Path.cwd(), code_snapshot.repository(), Path(rest[0]).expanduser().resolve()
-    if not path.is_relative_to(top.resolve()):
-        return str(path)
-    script = str(path.relative_to(top.resolve()))
-    if here.resolve() != top.resolve():
-        line = _typed(command, shlex.join(["python", script, *rest[1:]]))
-        what = f"the kit starts a script at the top of its repository, {top}, not in {here}"
-        raise UserError(what, f"cd {shlex.quote(str(top))} && {line}")
-    return script
-
-
-def _stops(script: Path) -> dict[str, str]:
-    """Return the signal of a script that has kit_stop.py, which handles it."""
-    try:
-        return {"stop_signal": "TERM"} if b"kit_stop" in script.read_bytes() else {}
-    except OSError:  # a module, or no file: the check of the spec says so
-        return {}
 
 
 def _interpreter(program: str) -> dict[str, str]:
@@ -76,11 +67,13 @@ def _interpreter(program: str) -> dict[str, str]:
 def _refused(words: Sequence[str], command: str) -> UserError:
     """Return the error for a program that is not python, with the line to type."""
     if "=" in words[0]:
-        return UserError(f"{words[0]} is no program", f"write launch.env.{words[0]} before --")
+        key = words[0] if "." in words[0].partition("=")[0] else f"launch.env.{words[0]}"
+        return UserError(f"{words[0]} is no program", f"write {key} before --")
     what = f"{words[2] if _is_python(words[0]) else words[0]}: the kit starts the ranks itself"
     modules = [n for n, word in enumerate(words[:-1]) if word == "-m"]
     starts = [n for n in modules if not is_launcher(words[n + 1])]
-    starts += [n for n, word in enumerate(words) if word.endswith(".py")]
+    ends = zip(words, words[1:], strict=False)  # a.py of `--config a.py` is no script
+    starts += [n for n, (x, word) in enumerate(ends, 1) if word.endswith(".py") and x[:2] != "--"]
     line = shlex.join(["python", *(words[min(starts) :] if starts else ["train.py"])])
     hint = f"{'' if starts else 'as in '}{_typed(command, line)}"
     if not starts and re.search(r"(^|/)(ba)?sh$|\.sh$", words[0]):

@@ -46,6 +46,7 @@ def test_the_text_of_the_spec_is_a_file_for_the_next_day(repository):
     [
         ("python3 sub/tune.py", {"name": "tune", "script": "sub/tune.py", "stop_signal": "TERM"}),
         ("python -m pkg.train.__main__ a", {"name": "pkg-train", "args": ["a"]}),
+        ("python -m sub.tune", {"module": "sub.tune", "stop_signal": "TERM"}),
     ],
 )
 def test_a_script_or_a_module(line, expected):
@@ -71,13 +72,18 @@ def test_an_interpreter_that_is_named_runs_it(repository):
         ("-- srun -N2 python train.py", "kit submit -- python train.py"),
         ("-- bash run.sh", "name the Python file that it starts"),
         ("-- A=1 python train.py", "launch.env.A=1 before --"),
-        ("-- python -u train.py", "leave out other options of python"),
-        ("-- python -m", "leave out other options of python"),
+        ("-- slurm.nodes=2 python train.py", "write slurm.nodes=2 before --"),
+        ("-- accelerate launch --config a.py train.py", "kit submit -- python train.py"),
+        ("-- python -u train.py", "as in kit submit -- python train.py"),
+        ("-- python -m", "as in kit submit -- python train.py"),
+        ("launch.script=b.py -- python train.py", "leave it out"),
+        ("launch.args=[a] -- python train.py b", "leave it out"),
         ("-- python9 train.py", "python9: command not found"),
         ("x.yaml -- python train.py", "only one of them"),
         ("", "a spec or a command"),
         ("python train.py --lr 1", "-- python train.py --lr 1"),
         ("slurm.nodes=2 train.py", "-- python train.py"),
+        ("--cluster local python train.py", "-- python train.py"),
     ],
 )
 def test_what_is_no_such_command_is_refused_with_the_line_to_type(line, hint):
@@ -90,6 +96,8 @@ def test_a_script_is_named_from_the_top_of_its_repository(repository, monkeypatc
     monkeypatch.chdir("sub")
     with pytest.raises(UserError, match="hint: cd .*python sub/tune.py --lr 1"):
         loaded("--", "python", "tune.py", "--lr", "1")
+    with pytest.raises(UserError, match="hint: cd .*python -m train"):
+        loaded("--", "python", "-m", "train")
     monkeypatch.chdir(repository)
     with pytest.raises(UserError, match="sub/tun.py.* does not exist\n  hint: did you mean tune"):
         hooks.prepare_code(loaded("--", "python", "sub/tun.py").spec, repository)
