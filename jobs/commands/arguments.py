@@ -70,7 +70,7 @@ def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def add_no_check(parser: argparse.ArgumentParser) -> None:
-    help_of_it = "queue without building model and data once"
+    help_of_it = "begin without building model and data once"
     parser.add_argument("--no-check", action="store_true", help=help_of_it)
 
 

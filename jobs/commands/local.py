@@ -196,10 +196,7 @@ def watch(
     launch: Launch,
     lines: local_lines.ProgressLines,
 ) -> None:
-    """Show the progress until all agents have ended.
-
-    Forward the first stop, kill at a Ctrl-C after it.
-    """
+    """Show the progress until all have ended; forward the first stop, kill at a Ctrl-C after it."""
     is_stopping, kill_at = False, math.inf
     while None in (codes := [agent.poll() for agent in agents]):
         came = stops.wait(POLL_S)

@@ -81,8 +81,9 @@ def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     is_begun, job_id = resume(run_dir, request, cluster_of([run_dir], request))
     if not is_begun:
         return 0
-    if line := local_lines.format_continues(run_dir):
-        print_line(line)
+    with contextlib.suppress(OSError, records.RecordError):  # the run continues all the same
+        if line := local_lines.format_continues(run_dir):
+            print_line(line)
     return show_job_or_train(run_dir, job_id, as_json)
 
 

@@ -94,8 +94,7 @@ def new_runs(
 ) -> Iterator[None]:
     """Run a block with new runs that can be queued or run here; delete them again if it fails.
 
-    claim: the block in which no other command queues or cancels them. is_checked: on Slurm, build
-    their parts once before.
+    claim: in which no other command queues or cancels them. is_checked: build their parts before.
     Raises: UserError, FailedError.
     """
     if cluster == "local":
@@ -130,8 +129,7 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     for section, _, name in (key.partition(".") for key in unread):
         (values[section] if name else values).pop(name or section)
     print(f"# resolved spec\n{json.dumps(values, indent=2, ensure_ascii=False)}", flush=True)
-    is_local = choose_cluster(cluster) == "local"
-    if is_local:
+    if choose_cluster(cluster) == "local":
         print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
         return 0
     is_accepted, words = test_only(spec, run_dir, script)

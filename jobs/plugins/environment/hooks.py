@@ -127,9 +127,8 @@ def _other_python() -> str | None:
     """Return the first python3 on PATH with torch, if this Python has none."""
     if find_spec("torch") is not None:
         return None
-    for folder in os.get_exec_path():
-        python = shutil.which("python3", path=folder)
-        if python and not subprocess.run([python, "-c", _CAN_TRAIN], check=False).returncode:
+    for python in filter(None, (shutil.which("python3", path=x) for x in os.get_exec_path())):
+        if subprocess.run([python, "-c", _CAN_TRAIN], capture_output=True).returncode == 0:
             return os.path.abspath(python)
     return None
 

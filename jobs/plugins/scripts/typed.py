@@ -83,5 +83,5 @@ def _refused(words: Sequence[str], command: str) -> UserError:
 
 def _typed(command: str, line: str) -> str:
     """Return how the user types a command of the kit with one behind `--`."""
-    by_make = f"make {command} CMD={shlex.quote(line)}"
-    return by_make if installation.IS_BY_MAKE else f"kit {command} -- {line}"
+    words = f"make {command} CMD={shlex.quote(line)}"
+    return words if installation.IS_BY_MAKE or installation.TO_MAKE else f"kit {command} -- {line}"
