@@ -52,7 +52,7 @@ from ..jobs.contract.records.frozen import Provenance, ProvenanceOrigin, SpecCha
 from ..jobs.contract.records.nodes import AttemptPlan, RankError, node_name
 from ..jobs.contract.records.queued import OwningAttempt
 from ..jobs.contract.records.timeline import Timeline
-from ..jobs.contract.records.training import Best, Metric, Outcome
+from ..jobs.contract.records.training import Best, Outcome
 from ..jobs.contract.rundir import AttemptDir, RunDir
 from ..jobs.contract.spec import METRIC_MODES, OPTIMIZERS, Checkpoint, Spec, Train
 from ..jobs.plugins import PLUGINS, missing

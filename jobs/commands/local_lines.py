@@ -45,7 +45,7 @@ class ProgressLines:
 
 def format_progress(now: Progress, before: Progress | None, seconds: float) -> str:
     """Return `step 60/220  loss 0.42  about 40 s left`; before: the progress `seconds` ago."""
-    metrics = {each.name: each.value for each in now.metrics or () if each.value is not None}
+    metrics = {name: x for name, x in (now.metrics or {}).items() if x is not None}
     left_s = now.eta_s
     if left_s is None and now.total and before and now.step > before.step:
         left_s = (now.total - now.step) * seconds / (now.step - before.step)
@@ -82,7 +82,7 @@ def format_end(run_dir: RunDir, of_run: Sequence[AttemptRecord]) -> str:
 
 def format_held_out(result: Result) -> str:
     """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
-    metrics = {e.name: e.value for e in result.metrics or () if e.name.startswith("eval_")}
+    metrics = {k: v for k, v in (result.metrics or {}).items() if k.startswith("eval_")}
     without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
     return format_metrics(without_loss or metrics)
 

@@ -24,7 +24,7 @@ from ..base.errors import UserError
 from ..base.files import relink, write_durable
 from ..config.loaded import LoadedSpec
 from ..contract import records
-from ..contract.records.frozen import Overrides, PackageVersion, Provenance
+from ..contract.records.frozen import Overrides, Provenance
 from ..contract.records.timeline import Timeline
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
@@ -208,7 +208,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
         python=platform.python_version(),
         interpreter=sys.executable,
         host=socket.gethostname(),
-        versions=tuple(PackageVersion(name, _versions().get(name)) for name in PACKAGES),
+        versions={name: _versions().get(name) for name in PACKAGES},
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
         agent_interpreter=agent_interpreter,

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base import files
 from ..base.errors import UserError
 from ..contract import records
-from ..contract.records.frozen import Part, Revision
+from ..contract.records.frozen import Revision
 from ..contract.rundir import RunDir
 
 
@@ -42,18 +42,18 @@ def complete(run_dir: RunDir) -> None:
     revision = records.read(Revision, run_dir.revision)
     if revision is None:
         return
-    for move in revision.moves:
-        files.ask_again(run_dir.path / move.name)
+    for old, new in revision.moves.items():
+        files.ask_again(run_dir.path / old)
         with contextlib.suppress(FileNotFoundError):  # it was renamed before the kill
-            os.rename(run_dir.path / move.name, run_dir.path / str(move.value))
-    for file in revision.files:
-        if file.value is None:
-            files.ask_again(run_dir.path / file.name)
-            (run_dir.path / file.name).unlink(missing_ok=True)
+            os.rename(run_dir.path / old, run_dir.path / new)
+    for name, text in revision.files.items():
+        if text is None:
+            files.ask_again(run_dir.path / name)
+            (run_dir.path / name).unlink(missing_ok=True)
         else:
-            files.write_atomic(run_dir.path / file.name, file.value)
-    for link in revision.links:
-        files.relink(run_dir.path / link.name, str(link.value))
+            files.write_atomic(run_dir.path / name, text)
+    for name, target in revision.links.items():
+        files.relink(run_dir.path / name, target)
     run_dir.revision.unlink()
 
 
@@ -66,9 +66,9 @@ def _change(run_dir: RunDir, revision: Revision) -> None:
 def _present(run_dir: RunDir, new: Revision) -> Revision:
     """Return the change that undoes a change."""
     return Revision(
-        moves=tuple(Part(str(each.value), each.name) for each in reversed(new.moves)),
-        files=tuple(Part(each.name, _text(run_dir.path / each.name)) for each in new.files),
-        links=tuple(Part(x.name, os.readlink(run_dir.path / x.name)) for x in new.links),
+        moves={to: name for name, to in reversed([*new.moves.items()])},
+        files={name: _text(run_dir.path / name) for name in new.files},
+        links={name: os.readlink(run_dir.path / name) for name in new.links},
     )
 
 
@@ -81,5 +81,4 @@ def _text(path: Path) -> str | None:
 
 def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:
     """Return the change that gives files these texts; None removes a file."""
-    names = ((str(path.relative_to(run_dir.path)), text) for path, text in texts.items())
-    return Revision(files=tuple(Part(*each) for each in names))
+    return Revision(files={str(x.relative_to(run_dir.path)): text for x, text in texts.items()})

@@ -17,7 +17,7 @@ from typing import Any
 from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.base.files import append_jsonl, write_atomic
 from slurm_job_kit.jobs.contract import records
-from slurm_job_kit.jobs.contract.checkpoint.manifest import FileDigest, Manifest, NamedFile
+from slurm_job_kit.jobs.contract.checkpoint.manifest import FileDigest, Manifest
 from slurm_job_kit.jobs.contract.records.frozen import Overrides
 from slurm_job_kit.jobs.contract.records.training import Best, Progress
 from slurm_job_kit.jobs.contract.rundir import AttemptDir, RunDir
@@ -139,7 +139,7 @@ def make_checkpoint(run, step, best=None):
     content = f"state {step}".encode()
     (directory / "state.pt").write_bytes(content)
     digest = FileDigest(len(content), hashlib.sha256(content).hexdigest())
-    manifest = Manifest(step, files=(NamedFile("state.pt", digest),), best=Best(step=best))
+    manifest = Manifest(step, files={"state.pt": digest}, best=Best(step=best))
     (directory / "manifest.json").write_bytes(manifest.to_bytes())
     (run.checkpoints / "latest").write_text(f"{directory.name}\n")
     return directory

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records import RecordError, training
 from slurm_job_kit.jobs.contract.records.ended import AttemptRecord, read_attempts
-from slurm_job_kit.jobs.contract.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.contract.records.frozen import SpecChange
 from slurm_job_kit.jobs.contract.records.nodes import (
     AgentRecord,
     AttemptPlan,
@@ -33,12 +33,10 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
         RankError(1.0, 3, "a", "ValueError: x", kind=Kind.HANG),
         records.decode(AttemptRecord, run_files.attempt({"signals": ["SIGUSR1"]}), "here"),
         training.Result("held", reason="three crashes", attempts=3),
-        training.Result(
-            "completed", metrics=(training.Metric("a", 0.5), training.Metric("b", None))
-        ),
+        training.Result("completed", metrics={"a": 0.5, "b": None}),
         training.Result("completed", weights_sha256="x", best=training.Best("eval_loss", 0.1, 7)),
         SlurmSite(30, cluster="c"),
-        SpecChange(1.0, (KeyChange("train.lr", (0.1, None)),), "x"),
+        SpecChange(1.0, {"train.lr": (0.1, None)}, "x"),
         records.decode(Claim, run_files.claim(), "here"),
         training.Progress(3, total=9, loss=0.5, time_left="1 s"),
     ],

@@ -16,7 +16,6 @@ from ..contract import (
     Best,
     HashedSink,
     Manifest,
-    Metric,
     NamedFile,
     checkpoint_name,
     part_name,
@@ -176,9 +175,9 @@ class Checkpoints:
             world_size=self._context.distributed.world_size,
             global_batch_size=self._setup.global_batch_size,
             metrics_bytes=state.metrics_bytes,
-            metrics=tuple(Metric(name, value) for name, value in state.metrics.items()),
+            metrics=dict(state.metrics),
             best=Best(**state.best),
-            files=(),
+            files={},
         )
         return CopiedState(
             values=values,

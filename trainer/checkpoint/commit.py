@@ -125,10 +125,10 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
     with discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
         own = [write_file(temporary / file, each, doing) for file, each in pending.files.items()]
-        text = replace(pending.manifest, files=(*pending.parts, *own)).to_bytes()
+        text = replace(pending.manifest, files=dict((*pending.parts, *own))).to_bytes()
         write_file(temporary / MANIFEST, text, doing)
-        for part in pending.parts:
-            _check_size(temporary / part.name, part.digest, doing)
+        for part, digest in pending.parts:
+            _check_size(temporary / part, digest, doing)
         publish(temporary, root / name, pending.check_before_rename)
 
 
@@ -224,4 +224,4 @@ def write_file(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     except DamageError as error:
         what = f"{doing}: it does not read back as it was written ({error})"
         raise TransientStorageError(what) from error
-    return NamedFile(path.name, sink.digest())
+    return path.name, sink.digest()

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..contract import Metric, files, format_duration, format_metrics, records, training
+from ..contract import files, format_duration, format_metrics, records, training
 from ..data.batches import TrainingLength
 from ..errors import log, storage_error
 from ..process.run_handle import RankContext
@@ -100,9 +100,9 @@ class Reporter:
         self._record({"step": step, "epoch": self._length.epoch_of(step), **means})
         log(f"{self._where(step)}  {format_metrics(means)}")
         epoch = step // self._length.steps_per_epoch
-        metrics = [Metric(name, value) for name, value in means.items() if name != "eval_loss"]
-        shown = metrics[:MAX_SHOWN_METRICS] or [Metric("eval_loss", means["eval_loss"])]
-        self.progress.update(epoch=epoch, metrics=tuple(shown))
+        metrics = [(name, value) for name, value in means.items() if name != "eval_loss"]
+        shown = metrics[:MAX_SHOWN_METRICS] or [("eval_loss", means["eval_loss"])]
+        self.progress.update(epoch=epoch, metrics=dict(shown))
         for each in self._context.watchers:
             each.reported(step, means)
         self.restart_clock(step)

@@ -12,7 +12,7 @@ from ..checkpoint.checkpoints import create as create_checkpoints
 from ..checkpoint.commit import check_owner
 from ..checkpoint.digest import optimizer_sha256, weights_sha256
 from ..checkpoint.loading import ReadAhead
-from ..contract import Best, Metric, Outcome, RunDir, Train, checkpoint_name, quantity, records
+from ..contract import Best, Outcome, RunDir, Train, checkpoint_name, quantity, records
 from ..errors import UserError, fail, log, storage_error
 from ..hooks import Callback
 from ..model.build import build_replica, set_up_torch
@@ -160,7 +160,7 @@ def conclude(context: RankContext, loop: Loop, status: Status) -> None:
         if status == "completed":  # what `attempt.close` copies into result.json
             outcome = replace(
                 outcome,
-                metrics=tuple(Metric(*each) for each in loop.state.metrics.items()),
+                metrics=dict(loop.state.metrics),
                 weights_sha256=digests[0],
                 optimizer_sha256=digests[1],
                 best=Best(**loop.state.best),

@@ -7,14 +7,14 @@ of rank 0, and `rank-RRRRR.safetensors` with the tensors of a rank.
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from ...base.errors import UserError
 from .. import records
-from ..records import AS_OBJECT
-from ..records.training import Best, Metric
+from ..records.training import Best
 from .names import MANIFEST
 
 FORMAT_VERSION = 6
@@ -41,12 +41,7 @@ class FileDigest:
             raise DamageError(f"{name} does not agree with its SHA-256")
 
 
-@dataclass(frozen=True)
-class NamedFile:
-    """A file of a checkpoint, by its name in the directory."""
-
-    name: str
-    digest: FileDigest
+NamedFile = tuple[str, FileDigest]  # a file of a checkpoint, by its name in the directory
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,9 @@ class Manifest:
     world_size: int = 0
     global_batch_size: int = 0
     metrics_bytes: int = 0
-    metrics: tuple[Metric, ...] = field(default=(), metadata=AS_OBJECT)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     best: Best = Best()
-    files: tuple[NamedFile, ...] = field(kw_only=True, metadata=AS_OBJECT)
+    files: Mapping[str, FileDigest] = field(kw_only=True)
 
     def to_bytes(self) -> bytes:
         return manifest_text(cast(dict[str, Any], records.encode(self)))
@@ -95,6 +90,6 @@ def parse(text: bytes, directory: Path) -> Manifest:
             f"{FORMAT_VERSION}: continue with the code that the run began with"
         )
     manifest = records.decode(Manifest, values, MANIFEST)
-    if any(os.path.basename(file.name) != file.name for file in manifest.files):
+    if any(os.path.basename(name) != name for name in manifest.files):
         raise ValueError("it does not list files of its directory")
     return manifest

@@ -51,8 +51,7 @@ class Contents:
     @property
     def part_names(self) -> list[str]:
         """The names of the files of ranks, in rank order."""
-        names = (file.name for file in self.manifest.files)
-        return sorted(name for name in names if name.endswith(part_file.SUFFIX))
+        return sorted(name for name in self.manifest.files if name.endswith(part_file.SUFFIX))
 
     def read(self, name: str) -> bytes:
         """Return the content of a file that is no rank's, compared with its SHA-256."""
@@ -69,10 +68,9 @@ class Contents:
             with_retries(_read_part, self.directory / name, self._digest(name), wanted, is_checked)
 
     def _digest(self, name: str) -> FileDigest:
-        for file in self.manifest.files:
-            if file.name == name:
-                return file.digest
-        raise DamageError(f"{MANIFEST} lists no {name}")
+        if name not in self.manifest.files:
+            raise DamageError(f"{MANIFEST} lists no {name}")
+        return self.manifest.files[name]
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -92,8 +90,8 @@ def check(directory: Path) -> Manifest:
     Raises: DamageError; UserError if another version of the kit wrote it; OSError.
     """
     manifest = read_manifest(directory)
-    for file in manifest.files:
-        check_file(directory / file.name, file.digest)
+    for name, digest in manifest.files.items():
+        check_file(directory / name, digest)
     return manifest
 
 

@@ -22,7 +22,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -32,31 +32,17 @@ from ...base.errors import RecordError as RecordError
 
 Record = TypeVar("Record")
 
-# Metadata of a field: a tuple of (name, value) records is written as one JSON object.
-AS_OBJECT = {"as_object": True}
 # Metadata of a field: the key is left out of the file while the value is None.
 OMIT_NONE = {"omit_none": True}
 
 
-@dataclasses.dataclass(frozen=True)
-class PluginData:
-    """What a plugin keeps in a record of the core: a record of its own type; its JSON in a file."""
+def of_plugin(kind: type[Record], plugins: Mapping[str, object], plugin: str) -> Record | None:
+    """Return what a plugin keeps in a record of the core, by its name: a record of its own type.
 
-    plugin: str
-    value: object
-
-
-def of_plugin(kind: type[Record], plugins: Sequence[PluginData], plugin: str) -> Record | None:
-    """Return what a plugin keeps in a record; None where it keeps nothing. Raises: RecordError."""
-    value = next((each.value for each in plugins if each.plugin == plugin), None)
+    None where it keeps nothing. Read from a file it is JSON. Raises: RecordError.
+    """
+    value = plugins.get(plugin)
     return value if value is None or isinstance(value, kind) else decode(kind, value, plugin)
-
-
-def with_plugin(
-    plugins: Sequence[PluginData], plugin: str, record: object
-) -> tuple[PluginData, ...]:
-    """Return what the plugins keep in a record, with the newer record of one plugin."""
-    return (*(each for each in plugins if each.plugin != plugin), PluginData(plugin, record))
 
 
 def read(kind: type[Record], path: Path) -> Record | None:
@@ -123,9 +109,6 @@ def decode(kind: type[Record], value: object, where: str, is_lenient: bool = Fal
             if is_required:
                 raise RecordError(f"{where}: the key {each.name} is missing")
             continue
-        if each.metadata.get("as_object") and isinstance(item, Mapping):
-            names = [inner.name for inner in dataclasses.fields(_item_of(hint))]
-            item = [dict(zip(names, pair, strict=True)) for pair in item.items()]
         try:
             fields[each.name] = _decoded(hint, item, f"{where}: {each.name}")
         except RecordError:
@@ -151,13 +134,6 @@ def _options(hint: object) -> tuple[object, ...]:
     return typing.get_args(hint) if is_union else ()
 
 
-def _item_of(hint: object) -> type:
-    """Return the record type X in tuple[X, ...] or tuple[X, ...] | None."""
-    options = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
-    item: type = typing.get_args(options[0])[0]
-    return item
-
-
 def _decoded(hint: object, value: object, where: str) -> object:
     """Return a JSON value as the type of a field. Raises: RecordError."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
@@ -168,7 +144,7 @@ def _decoded(hint: object, value: object, where: str) -> object:
         return _decoded(next((each for each in others if type(value) is each), last), value, where)
     if origin in (tuple, list) and isinstance(value, list):
         return origin(_decoded(options[0], item, f"{where}[{n}]") for n, item in enumerate(value))
-    if origin is dict and isinstance(value, dict):
+    if origin in (dict, Mapping) and isinstance(value, dict):
         return {name: _decoded(options[1], value[name], f"{where}.{name}") for name in value}
     if origin is Literal and value in options:
         return value
@@ -194,6 +170,8 @@ def _shown(value: object) -> str:
 
 def encode(value: object) -> object:
     """Return a record as a JSON value: the fields of a dataclass by name, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {name: encode(item) for name, item in value.items()}
     if not dataclasses.is_dataclass(value):
         return [encode(item) for item in value] if isinstance(value, tuple) else value
     fields = {}
@@ -201,10 +179,6 @@ def encode(value: object) -> object:
         item = getattr(value, each.name)
         beside = each.metadata.get("omit_without")
         is_omitted = each.metadata.get("omit_none") or (beside and not getattr(value, beside))
-        if item is None and is_omitted:
-            continue
-        encoded = encode(item)
-        if each.metadata.get("as_object") and isinstance(encoded, list):
-            encoded = dict(tuple(pair.values()) for pair in encoded)
-        fields[each.name] = encoded
+        if item is not None or not is_omitted:
+            fields[each.name] = encode(item)
     return fields

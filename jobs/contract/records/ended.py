@@ -1,12 +1,13 @@
 """attempts.jsonl: how each attempt ended, on what evidence, and what was decided."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..kinds import Cause as Cause
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, PluginData, read_lines
+from . import OMIT_NONE, read_lines
 from .queued import RequeueAnswer
 
 
@@ -65,7 +66,7 @@ class Evidence:
     can_requeue: bool = True  # Slurm may start this very job again
     unreachable_nodes: tuple[str, ...] = ()  # nodes whose agent never ended, and that do not answer
     kind: Kind | None = field(default=None, metadata=OMIT_NONE)  # of the error
-    plugins: tuple[PluginData, ...] = field(default=(), metadata=AS_OBJECT)
+    plugins: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

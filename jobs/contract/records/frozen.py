@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from . import AS_OBJECT, OMIT_NONE
+from . import OMIT_NONE
 
 
 @dataclass(frozen=True)
@@ -15,28 +16,12 @@ class Overrides:
 
 
 @dataclass(frozen=True)
-class KeyChange:
-    """A key of the spec, and its old and new JSON value."""
-
-    key: str
-    values: tuple[object, ...]
-
-
-@dataclass(frozen=True)
 class SpecChange:
     """A line of changes.jsonl: a change of the spec that a user confirmed at a resume."""
 
     time: float  # since the epoch
-    changes: tuple[KeyChange, ...] = field(metadata=AS_OBJECT)
+    changes: Mapping[str, tuple[object, ...]]  # by key: the old and the new JSON value
     spec_sha256: str = ""  # of the changed spec.json
-
-
-@dataclass(frozen=True)
-class Part:
-    """A path in the run directory, and what a revision makes of it."""
-
-    name: str
-    value: str | None
 
 
 @dataclass(frozen=True)
@@ -47,23 +32,14 @@ class Revision:
     lead to.
     """
 
-    moves: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
-    files: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
-    links: tuple[Part, ...] = field(default=(), metadata=AS_OBJECT)
+    moves: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def __add__(self, other: Revision) -> Revision:
         """Return both changes, this one first."""
-        return Revision(
-            self.moves + other.moves, self.files + other.files, self.links + other.links
-        )
-
-
-@dataclass(frozen=True)
-class PackageVersion:
-    """A Python package and its version; None where it is not installed."""
-
-    name: str
-    version: str | None
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Revision(*({**mine, **theirs} for mine, theirs in pairs))
 
 
 @dataclass(frozen=True)
@@ -87,7 +63,7 @@ class Provenance:
     python: str
     interpreter: str  # that submitted; it runs the commands of the batch script
     host: str
-    versions: tuple[PackageVersion, ...] = field(metadata=AS_OBJECT)
+    versions: Mapping[str, str | None]  # of packages; None where one is not installed
     lock_sha256: str | None = None
     repository: str | None = None  # the checkout that the code was frozen from
     # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.

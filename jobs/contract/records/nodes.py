@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...base import files
 from ..kinds import Kind
 from ..rundir import RunDir
-from . import AS_OBJECT, OMIT_NONE, PluginData, read
+from . import OMIT_NONE, read
 
 # Slurm's name of this node, for the ranks. A container may hide Slurm's own variables.
 NODE = "KIT_NODE"
@@ -69,7 +69,7 @@ class AttemptPlan:
     code: str | None = field(default=None, metadata=OMIT_NONE)  # name of the frozen code
     # Names of the frozen code and the kit: results may depend on them.
     code_digest: str | None = field(default=None, metadata=OMIT_NONE)
-    plugins: tuple[PluginData, ...] = field(default=(), metadata=AS_OBJECT)
+    plugins: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def rdzv_id(self) -> str:

@@ -3,18 +3,11 @@
 The trainer writes these files; a user's kit_stop.py writes some of them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from . import AS_OBJECT, OMIT_NONE
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric, by its name."""
-
-    name: str
-    value: float | None
+from . import OMIT_NONE
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Outcome:
     global_step: int | None = None
     epoch: int | None = field(default=None, metadata=OMIT_NONE)
     checkpoint: str | None = field(default=None, metadata=OMIT_NONE)
-    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    metrics: Mapping[str, float | None] | None = field(default=None, metadata=OMIT_NONE)
     weights_sha256: str | None = field(default=None, metadata=OMIT_NONE)
     optimizer_sha256: str | None = field(default=None, metadata=OMIT_NONE)
     best: Best | None = field(default=None, metadata=OMIT_NONE)
@@ -69,17 +62,13 @@ class Result:
     attempts: int | None = None
     steps_redone: int | None = None
     epoch: int | None = field(default=None, metadata=OMIT_NONE)
-    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    metrics: Mapping[str, float | None] | None = field(default=None, metadata=OMIT_NONE)
     weights_sha256: str | None = field(default=None, metadata=OMIT_NONE)
     optimizer_sha256: str | None = field(default=None, metadata=OMIT_NONE)
     best: Best | None = field(default=None, metadata={"omit_without": "weights_sha256"})
     exactness: str | None = field(default=None, metadata=OMIT_NONE)
     exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
     code: tuple[CodeSpan, ...] | None = field(default=None, metadata=OMIT_NONE)
-
-    def metric(self, name: str) -> float | None:
-        """Return the value of a metric; None where the run has none of this name."""
-        return next((each.value for each in self.metrics or () if each.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -99,7 +88,7 @@ class Progress:
     time_left: str | None = None  # eta_s for people
     lr: float | None = None
     # Of the last evaluation, or a user script's own.
-    metrics: tuple[Metric, ...] | None = field(default=None, metadata=AS_OBJECT | OMIT_NONE)
+    metrics: Mapping[str, float | None] | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

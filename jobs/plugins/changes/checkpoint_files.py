@@ -28,7 +28,7 @@ from ...contract.checkpoint.names import (
     read_pointer,
     write_pointer,
 )
-from ...contract.records.frozen import Part, Revision
+from ...contract.records.frozen import Revision
 from ...contract.rundir import RunDir
 from ...runs import revision
 
@@ -105,6 +105,6 @@ def go_on_from(run_dir: RunDir, name: str) -> Revision:
     root = run_dir.checkpoints
     best = name_of_step(root, verify(root / name).best.step)
     asides = {each: free_name(root / each, ASIDE_PREFIX).name for each in newer_than(run_dir, name)}
-    moves = (Part(f"{root.name}/{old}", f"{root.name}/{new}") for old, new in asides.items())
+    moves = {f"{root.name}/{old}": f"{root.name}/{new}" for old, new in asides.items()}
     texts = {root / LATEST: f"{name}\n", root / BEST: best and f"{best}\n"}
-    return Revision(moves=tuple(moves)) + revision.of_files(run_dir, texts)
+    return Revision(moves=moves) + revision.of_files(run_dir, texts)

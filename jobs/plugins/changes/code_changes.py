@@ -8,7 +8,7 @@ from ... import hooks
 from ...base.console import print_line
 from ...base.errors import UserError
 from ...contract import records
-from ...contract.records.frozen import Part, Provenance, Revision
+from ...contract.records.frozen import Provenance, Revision
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import code_snapshot, revision
@@ -75,5 +75,5 @@ def switch(run_dir: RunDir, new: NewCode) -> Revision:
     updated = replace(known or now, **{name: getattr(now, name) for name in names})
     texts = {run_dir.provenance: records.text(updated)}
     folders = {run_dir.code.name: new.code, run_dir.kit.name: new.kit}
-    links = (Part(name, os.path.relpath(to, run_dir.path)) for name, to in folders.items())
-    return revision.of_files(run_dir, texts) + Revision(links=tuple(links))
+    links = {name: os.path.relpath(to, run_dir.path) for name, to in folders.items()}
+    return revision.of_files(run_dir, texts) + Revision(links=links)

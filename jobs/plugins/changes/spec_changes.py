@@ -17,7 +17,7 @@ from ...contract.batch_sizes import global_batch_size
 from ...contract.checkpoint import reader
 from ...contract.checkpoint.names import checkpoint_names, checkpoint_step
 from ...contract.problems import dotted
-from ...contract.records.frozen import KeyChange, Overrides, Revision, SpecChange
+from ...contract.records.frozen import Overrides, Revision, SpecChange
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
 from ...runs import revision
@@ -99,7 +99,7 @@ def format_changes(changed: Differences) -> list[str]:
 
 
 def _record(run_dir: RunDir, changed: Differences, text: str) -> None:
-    changes = tuple(KeyChange(dotted(path), pair) for path, pair in changed.items())
+    changes = {dotted(path): pair for path, pair in changed.items()}
     record = SpecChange(round(time.time(), 3), changes, _sha256(text))
     records.append(run_dir.changes, record)
 

@@ -140,10 +140,10 @@ def _specs(run: RunDir, reference: RunDir) -> Iterator[str]:
 
 def _results(ours: Result, theirs: Result) -> Iterator[str]:
     for key in ("global_step", "weights_sha256", "optimizer_sha256", "best"):
-        mine, other = (records.encode(getattr(result, key)) for result in (ours, theirs))
-        yield from _difference(key, mine, other)
-    for name in sorted({each.name for each in (*(ours.metrics or ()), *(theirs.metrics or ()))}):
-        yield from _difference(f"metrics.{name}", ours.metric(name), theirs.metric(name))
+        yield from _difference(key, *(records.encode(getattr(x, key)) for x in (ours, theirs)))
+    mine, other = (result.metrics or {} for result in (ours, theirs))
+    for name in sorted({*mine, *other}):
+        yield from _difference(f"metrics.{name}", mine.get(name), other.get(name))
     for result, which in ((ours, "the run"), (theirs, "the reference")):
         if result.weights_sha256 is not None and result.exactness != "bitwise":
             reason = result.exactness_reason

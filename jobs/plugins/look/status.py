@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,11 +73,10 @@ class Seen:
     def is_running(self) -> bool:
         return self.run.word == "running"
 
-    def metrics(self) -> dict[str, float | None]:
+    def metrics(self) -> Mapping[str, float | None]:
         """Return the metrics of the result, else those of the last evaluation."""
         result, now = self.run.result, self.run.files.progress
-        metrics = (result and result.metrics) or (now and now.metrics) or ()
-        return {each.name: each.value for each in metrics}
+        return (result and result.metrics) or (now and now.metrics) or {}
 
     def row(self) -> table.Row:
         now, path = self.run.files.progress, self.run.run_dir.path

@@ -137,11 +137,10 @@ def end_reason(record: AttemptRecord) -> str:
 
 def format_progress(progress: Progress, is_running: bool = True) -> str:
     """Return the progress as one line of text, with speed and time left only of a running run."""
-    metrics = {each.name: each.value for each in progress.metrics or ()}
     parts = [
         format_position(progress),
         "" if progress.loss is None else format_metric("loss", progress.loss),
-        format_metrics(metrics) if metrics else "",
+        format_metrics(progress.metrics) if progress.metrics else "",
         format_pace(progress) if is_running else "",
     ]
     return "  ".join(filter(None, parts))
@@ -176,9 +175,9 @@ def left_out_of(files: RunFiles) -> list[dict[str, Any]]:
     `until`: seconds since the epoch. Raises: RecordError.
     """
     found: list[LeftOut] = []
-    for each in () if files.last is None else files.last.evidence.plugins:
+    for name, value in ({} if files.last is None else files.last.evidence.plugins).items():
         with contextlib.suppress(records.RecordError):  # a list goes on
-            found += records.decode(_Shown, records.encode(each.value), each.plugin).left_out
+            found += records.decode(_Shown, records.encode(value), name).left_out
     if not found:
         return []
     submission = records.read(Submission, files.run_dir.submission) or Submission()

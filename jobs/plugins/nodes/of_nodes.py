@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ...attempt import srun_step
 from ...base.console import print_line
-from ...contract.records import with_plugin
 from ...contract.records.ended import Evidence
 from ...contract.rundir import RunDir
 from ...runs.facts import AttemptFacts
@@ -48,7 +47,7 @@ def of_nodes(
         left_out=tuple(left_out.values()),
     )
     has_any = mine != NodesFound()
-    return replace(found, plugins=with_plugin(found.plugins, PLUGIN, mine)) if has_any else found
+    return replace(found, plugins={**found.plugins, PLUGIN: mine}) if has_any else found
 
 
 def has_spares(facts: AttemptFacts, found: Evidence, unfit: Set[str], job: Job | None) -> bool:

@@ -85,12 +85,12 @@ def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
 def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
     """Return a run with its metric in result.json or progress.json; user scripts write no other."""
     result = records.read(Result, run_dir.result)
-    if result is not None and (value := result.metric(metric)) is not None:
+    if result and (value := (result.metrics or {}).get(metric)) is not None:
         return RankedValue(run_dir, value, result.global_step)
     now = records.read_leniently(Progress, run_dir.progress)
-    for each in () if now is None else now.metrics or ():
-        if now and each.name == metric and each.value is not None and math.isfinite(each.value):
-            return RankedValue(run_dir, each.value, now.step)
+    value = ((now and now.metrics) or {}).get(metric)
+    if now and value is not None and math.isfinite(value):
+        return RankedValue(run_dir, value, now.step)
     return RankedValue(run_dir, None, None)
 
 

@@ -11,7 +11,7 @@ from ...attempt.decision import Decision, Ending, history_of, is_restart
 from ...base import files
 from ...contract.checkpoint.names import is_newer
 from ...contract.kinds import Kind
-from ...contract.records import of_plugin, with_plugin
+from ...contract.records import of_plugin
 from ...contract.records.ended import ENDS, FINAL, Action, Evidence
 from ...contract.rundir import RunDir
 from ...runs.evidence import exits_are_clean
@@ -40,7 +40,7 @@ def with_progress(run_dir: RunDir, facts: AttemptFacts, found: Evidence) -> Evid
     is_apart = files.exists(run_dir.attempt(facts.attempt).path / NEVER_MET)
     texts = texts_of(facts.spec.launch, run_dir.code).values() if is_apart else ()
     is_apart = is_apart and not any(map(_ELSEWHERE.search, texts))
-    plugins = with_plugin(found.plugins, PLUGIN, Seen(ranks)) if is_apart else found.plugins
+    plugins = {**found.plugins, PLUGIN: Seen(ranks)} if is_apart else found.plugins
     return replace(found, has_progress=has_progress(run_dir, facts), plugins=plugins)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ...attempt import decision as rules
 from ...attempt.decision import Decision, Ending
-from ...contract.records import of_plugin, with_plugin
+from ...contract.records import of_plugin
 from ...contract.records.ended import Action, Cause, Evidence
 from ...runs.facts import AttemptFacts
 from ...slurm.job import Job
@@ -34,7 +34,7 @@ def seen(facts: AttemptFacts, found: Evidence, job: Job, job_id: str) -> Evidenc
     after = AfterEnd(is_left, waiting(facts, job_id) is not None, is_batch(job))
     if after == AfterEnd():
         return found
-    return replace(found, plugins=with_plugin(found.plugins, PLUGIN, after))
+    return replace(found, plugins={**found.plugins, PLUGIN: after})
 
 
 def decide(facts: AttemptFacts, ending: Ending, decision: Decision) -> Decision:

@@ -57,7 +57,7 @@ def test_the_ranks_run_the_frozen_code(run, checkout):
 
 def test_a_refused_start_writes_nothing_into_the_working_directory(run, checkout):
     run.spec.write_text(Spec(launch=Launch(script="model.py")).to_json())
-    known = Provenance("", None, None, "", "", "", (), repository=str(checkout))
+    known = Provenance("", None, None, "", "", "", {}, repository=str(checkout))
     records.write(run.provenance, known)
     run.cancelled.touch()
     with pytest.raises(FailedError, match="cancelled"):

@@ -44,7 +44,7 @@ NEW = b"new" * 1000
 
 def save(root, step, content):
     files = {"rank-00000.safetensors": lambda sink: sink.write(content)}
-    pending = PendingCheckpoint(Manifest(step, files=()), files, lambda: None)
+    pending = PendingCheckpoint(Manifest(step, files={}), files, lambda: None)
     commit.commit_and_prune(root, pending, Retention(2, best_step=step))
 
 

@@ -14,7 +14,6 @@ from slurm_job_kit.jobs.contract.checkpoint import reader
 from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest, manifest_text
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_name, checkpoint_names
 from slurm_job_kit.jobs.contract.checkpoint.part_file import Entry, header
-from slurm_job_kit.jobs.contract.records.training import Metric
 from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.checkpoint.commit import PendingCheckpoint, Retention
 from slurm_job_kit.trainer.errors import StorageError, Superseded, TransientStorageError, UserError
@@ -30,7 +29,7 @@ PART = "rank-00000.safetensors"
 
 
 def pending(step, content=b"weights", check_before_rename=allow):
-    manifest = Manifest(step, metrics=(Metric("loss", 1e-05),), files=())
+    manifest = Manifest(step, metrics={"loss": 1e-05}, files={})
 
     def write(sink):
         sink.write(header([Entry("x", "U8", [len(content)], len(content))]))
@@ -80,8 +79,8 @@ def test_a_commit_is_read_back_and_named_by_latest(tmp_path):
     assert read(tmp_path / "step-00000007") == b"seven"
     manifest = reader.read_manifest(tmp_path / "step-00000007")
     assert (manifest.format_version, manifest.global_step) == (6, 7)
-    assert [each.name for each in manifest.files] == [PART]
-    assert manifest.metrics == (Metric("loss", 1e-05),)
+    assert [*manifest.files] == [PART]
+    assert manifest.metrics == {"loss": 1e-05}
     assert (tmp_path / "latest").read_text() == "step-00000007\n"
     assert names(tmp_path) == ["latest", "step-00000007"]
     assert names(tmp_path / "step-00000007") == ["manifest.json", PART]

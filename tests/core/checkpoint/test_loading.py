@@ -160,7 +160,7 @@ def test_a_checkpoint_that_the_kit_does_not_write_is_quarantined_unread(
 ):
     context, replica = job_of(tmp_path), replica_of()
     save(context, replica, 6)
-    manifest = Manifest(9, attempt=1, files=())
+    manifest = Manifest(9, attempt=1, files={})
     files = {part_name(0): functools.partial(write, part), "state.json": state}
     commit.commit(
         context.run.dir.checkpoints, commit.PendingCheckpoint(manifest, files, lambda: None)

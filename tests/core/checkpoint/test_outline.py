@@ -35,7 +35,7 @@ def saved(folder, num_ranks, tree_of=tree_of):
         tree = tree_of(sharding)
         files[part_name(rank)] = functools.partial(outline.write_part, tree, sharding)
     files[outline.STATE] = outline.to_json(tree, sharding)
-    commit(folder, PendingCheckpoint(Manifest(3, attempt=1, files=()), files, lambda: None))
+    commit(folder, PendingCheckpoint(Manifest(3, attempt=1, files={}), files, lambda: None))
     return folder / "step-00000003"
 
 

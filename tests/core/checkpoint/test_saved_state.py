@@ -7,7 +7,7 @@ import torch
 
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.checkpoint import reader
-from slurm_job_kit.jobs.contract.records.frozen import KeyChange, SpecChange
+from slurm_job_kit.jobs.contract.records.frozen import SpecChange
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
@@ -57,7 +57,7 @@ def test_another_spec_needs_a_yes(tmp_path, capsys):
     spec = job_of(tmp_path, lr=0.05).run.dir.spec
     sha256 = hashlib.sha256(spec.read_bytes()).hexdigest()
     changes = RunDir(tmp_path).changes
-    changed = (KeyChange("train.lr", (0.1, 0.05)),)
+    changed = {"train.lr": (0.1, 0.05)}
     records.append(changes, SpecChange(1.0, changed, "of another change"))
     with pytest.raises(UserError, match=r"train.lr was 0.1, is 0.05"):
         load_of(tmp_path, lr=0.05)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from slurm_job_kit.jobs.contract import records
-from slurm_job_kit.jobs.contract.records.frozen import Part, Revision
+from slurm_job_kit.jobs.contract.records.frozen import Revision
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import revision
@@ -27,9 +27,9 @@ def run(tmp_path):
 
 
 NEW = Revision(
-    moves=(Part("checkpoints/step-00000002", "checkpoints/aside-step-00000002"),),
-    files=(Part("setup.sh", "new"), Part("result.json", None), Part("cancelled", None)),
-    links=(Part("kit", "second"),),
+    moves={"checkpoints/step-00000002": "checkpoints/aside-step-00000002"},
+    files={"setup.sh": "new", "result.json": None, "cancelled": None},
+    links={"kit": "second"},
 )
 
 

@@ -122,7 +122,7 @@ def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
 
 def save(run, global_batch_size):
     (run.checkpoints / "step-00000003").mkdir(parents=True, exist_ok=True)
-    saved = Manifest(3, files=(), global_batch_size=global_batch_size)
+    saved = Manifest(3, files={}, global_batch_size=global_batch_size)
     (run.checkpoints / "step-00000003/manifest.json").write_bytes(saved.to_bytes())
 
 

@@ -38,7 +38,7 @@ def test_an_attempt_has_the_kind_of_what_ended_it(story, fields, evidence, error
 def test_the_place_of_a_mistake_in_the_code_is_the_users_own_line(story, here):
     checkout = make_code(here, story.run, model="raise ValueError('x')")
     frozen = story.run.code.resolve() / "model.py"
-    known = Provenance("x", None, None, "", "", "", (), repository=str(checkout))
+    known = Provenance("x", None, None, "", "", "", {}, repository=str(checkout))
     records.write(story.run.provenance, known)
     trace = f'  File "{frozen}", line 1, in f\n  File "/x/site-packages/torch/a.py", line 9, in g\n'
     story.attempt(decision="hold", evidence={"error": "rank 1 on b: ValueError: x"})

@@ -14,7 +14,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
 )
 from slurm_job_kit.jobs.contract.kinds import Kind
-from slurm_job_kit.jobs.contract.records import with_plugin
 from slurm_job_kit.jobs.plugins.nodes.decision import after_fault_of_node
 from slurm_job_kit.jobs.plugins.nodes.records import PLUGIN, NodesFound, Reason
 from tests.core.attempt.test_decision import FRESH, NOTHING
@@ -28,7 +27,7 @@ SPARES = {"has_spares": True}
 
 
 def ended(known, of_plugin):
-    plugins = with_plugin((), PLUGIN, NodesFound(**of_plugin))
+    plugins = {PLUGIN: NodesFound(**of_plugin)}
     return Ending(dataclasses.replace(NOTHING, plugins=plugins, **known))
 
 

@@ -16,7 +16,7 @@ import torch
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.timeline import read_events
-from slurm_job_kit.jobs.contract.records.training import Metric, Progress, SavedCheckpoint
+from slurm_job_kit.jobs.contract.records.training import Progress, SavedCheckpoint
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.core.run_files import read_progress_steps
 from tests.core.two_hosts import look
@@ -154,7 +154,7 @@ def test_a_report_is_what_the_kit_reads(kit_stop, run):
     stop = kit_stop.Stop()
     stop.progress(3, 40, loss=0.25, samples=7)
     stop.saved(2)
-    metrics = (Metric("loss", 0.25), Metric("samples", 7.0))
+    metrics = {"loss": 0.25, "samples": 7.0}
     assert records.read(Progress, run.progress) == Progress(3, 40, metrics=metrics)
     assert read_progress_steps(run.progress)[0] == 3
     assert records.read(SavedCheckpoint, run.saved) == SavedCheckpoint(2)
@@ -213,7 +213,7 @@ def test_what_is_no_number_is_left_out(kit_stop, run):
     stop.progress(numpy.int64(3), total=math.inf, **numbers, **NO_NUMBERS)
     progress = records.read(Progress, run.progress)
     assert progress is not None and (progress.step, progress.total) == (3, None)
-    written = {each.name: each.value for each in progress.metrics or ()}
+    written = progress.metrics or {}
     assert str(written) == "{'loss': 0.5, 'np': 2.0, 'nan': nan, 'ok': 1.0}"
 
 

@@ -50,7 +50,7 @@ def begin(folder: Path, train: Train, place: DistributedContext, attempt: int) -
         run.checkpoints.mkdir(exist_ok=True)
         write_json(run.owner, {"attempt": attempt})
         # What `resume` records where a user confirms another strategy.
-        records.append(run.changes, SpecChange(0.0, (), spec_sha256(context.run)))
+        records.append(run.changes, SpecChange(0.0, {}, spec_sha256(context.run)))
     dist.barrier()
     return context
 

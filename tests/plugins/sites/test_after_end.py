@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from slurm_job_kit.jobs.attempt.decision import Action, Cause, Ending, Evidence, History, decide
-from slurm_job_kit.jobs.contract.records import with_plugin
 from slurm_job_kit.jobs.plugins.sites import hooks
 from slurm_job_kit.jobs.plugins.sites.after_end import PLUGIN, AfterEnd
 from slurm_job_kit.jobs.runs import fact_reader
@@ -38,7 +37,7 @@ GONE = {"outcome": None, "signals": ()}
     ],
 )
 def test_the_decision_knows_what_starts_after_the_job(run, after, seen, action, cause):
-    found = Ending(dataclasses.replace(SEEN, **seen, plugins=with_plugin((), PLUGIN, after)))
+    found = Ending(dataclasses.replace(SEEN, **seen, plugins={PLUGIN: after}))
     decision = decide(found, History(restarts=0, crashes=0, attempts=0))
     decision = hooks.decide(fact_reader.read_newest(run), found, decision)
     assert (decision.action, decision.cause) == (Action(action), Cause(cause))

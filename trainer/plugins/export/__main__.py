@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, reader.DamageError, OSError, safetensors.SafetensorError) as error:
         print(f"export: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR if isinstance(error, UserError) else EXIT_FAILED
-    known = (each for each in manifest.metrics if each.value is not None)
-    metrics = ", ".join(f"{each.name} {each.value:.4g}" for each in known) or "no metrics yet"
+    known = (f"{k} {value:.4g}" for k, value in manifest.metrics.items() if value is not None)
+    metrics = ", ".join(known) or "no metrics yet"
     print(f"weights after step {manifest.global_step}: {metrics}", file=sys.stderr)
     if result is None or result.status != "completed":
         what = f"run {manifest.run_id} is not finished; a later step may be better"

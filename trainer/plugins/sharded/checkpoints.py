@@ -81,10 +81,10 @@ class DividedCheckpoints(Checkpoints):
         # The next attempt has removed temporary files at its start; nothing would remove this one.
         commit.check_owner(run)
         name = part_name(self._context.distributed.rank)
-        file = write_part(self._root, step, run.attempt, name, pending.write_part)
+        _, digest = write_part(self._root, step, run.attempt, name, pending.write_part)
         # Of name, type and shape of all tensors, which all ranks must have.
         layout = repr(outline.lay_out(pending.values, pending.sharding))
-        return file.digest, hashlib.sha256(layout.encode()).hexdigest()
+        return digest, hashlib.sha256(layout.encode()).hexdigest()
 
     @property
     def written_step(self) -> int:
@@ -113,7 +113,7 @@ class DividedCheckpoints(Checkpoints):
         if len({layout for _, _, layout in parts}) > 1:
             raise RuntimeError("the ranks disagree about the tensors in a checkpoint")
         return tuple(
-            NamedFile(part_name(rank), FileDigest(int(size), sha256))
+            (part_name(rank), FileDigest(int(size), sha256))
             for rank, (size, sha256, _) in enumerate(parts)
         )
 
@@ -333,7 +333,7 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
     """
     directory, log = contents.directory, context.distributed.log
     rank = next(index for index, problem in enumerate(problems) if problem)
-    digests = {file.name: file.digest for file in contents.manifest.files}
+    digests = contents.manifest.files
     name = problems[rank].partition(" ")[0].rstrip(":")
     try:
         if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
