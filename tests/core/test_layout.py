@@ -221,10 +221,11 @@ def test_what_runs_on_any_node_needs_the_standard_library_only():
     assert {module: names for module, names in imported.items() if names} == {}
 
 
-FOLDERS = [name for name, path in FILES.items() if path.stem == "__init__" and "." in name]
+ROOMS = {f"jobs.{room}" for room in JOBS}  # docs/architecture.md has their order
+FOLDERS = [name for name in FILES if FILES[name].stem == "__init__" and "." in name]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", sorted({*FOLDERS} - ROOMS))
 def test_a_folder_has_a_line_for_each_of_its_files(name):
     here = FILES[name].parent
     modules = sorted(path.stem for path in here.glob("*.py") if path.stem != "__init__")
