@@ -5,8 +5,6 @@ writers interleave, and flock may succeed for two hosts at once. jobs.contract.r
 content of the files. Standard library only; the trainer imports this module.
 """
 
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,22 +68,6 @@ class RunDir:
 
     def timeline(self, writer: str) -> Path:
         return self.path / "timeline" / f"{writer}.jsonl"
-
-
-def folder_of(link: Path) -> Path | None:
-    """Return the folder to which a link of a run directory leads; None where it is no link.
-
-    `Path.resolve` would look up each part of the path, too. Some links lead to one beside them.
-    """
-    try:
-        target = link.parent / os.readlink(link)
-        if target.parent != link.parent:
-            return target
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):  # it is no link
-        return link.parent / os.readlink(target)
-    return target
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..base import files, installation
 from ..base.errors import RecordError, UserError
-from ..contract.rundir import RunDir, folder_of
+from ..contract.rundir import RunDir
 from ..contract.spec import Spec
 from ..plugins import PLUGINS
 from . import code_snapshot
@@ -42,7 +42,7 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
     """
     for link in (run_dir.code, run_dir.kit):
         files.ask_again(link)  # a resume on another host may have replaced it
-    code, kit = (folder_of(link) or link for link in (run_dir.code, run_dir.kit))
+    code, kit = (link.resolve() for link in (run_dir.code, run_dir.kit))
     for folder in dict.fromkeys((code, kit)):
         is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:
