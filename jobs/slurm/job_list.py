@@ -49,8 +49,7 @@ def life_of(recorded: RecordedJob, patience_s: float = 0.0) -> Liveness:
     """
     job, has_answered = ask_about(recorded.job_id, patience_s)
     jobs = {} if job is None else {recorded.job_id: job}
-    queue = Queue(jobs if has_answered else None)
-    return queue.lives_of([recorded], is_end_wanted=False)[recorded.job_id]
+    return _lives_of([recorded], jobs if has_answered else None, False)[recorded.job_id]
 
 
 def _lives_of_ended(
@@ -80,44 +79,35 @@ def _lives_of_ended(
     return lives
 
 
-@dataclass(frozen=True)
-class Queue:
-    """One answer of squeue: the jobs of some users that wait, run, or ended in the last minutes.
+def _lives_of(
+    wanted: Sequence[RecordedJob], queued: Mapping[str, Job] | None, is_end_wanted: bool
+) -> dict[str, Liveness]:
+    """Return whether each of these jobs lives. queued: as of `queue`.
 
-    jobs: by their ids, of a task ARRAYJOB_TASK; None where squeue is missing or did not answer.
+    is_end_wanted: ask sacct, too, in which state those that are gone have ended.
     """
-
-    jobs: Mapping[str, Job] | None
-
-    def lives_of(
-        self, recorded: Iterable[RecordedJob], is_end_wanted: bool = True
-    ) -> dict[str, Liveness]:
-        """Return whether each of these jobs lives.
-
-        is_end_wanted: ask sacct, too, in which state those that are gone have ended.
-        """
-        wanted = list(recorded)
-        if self.jobs is None:
-            why = "Slurm does not answer whether job {} still runs"
-            ids = (each.job_id for each in wanted)
-            return {job_id: Liveness(None, why.format(job_id), is_silent=True) for job_id in ids}
-        shown = {
-            each.job_id: job
-            for each in wanted
-            # Slurm may have given the id to another user since, after a loss of its state.
-            if (job := self.jobs.get(each.job_id)) and len({each.uid, job.uid} - {None}) < 2
-        }
-        alive = {job_id: Liveness(True, job=job) for job_id, job in shown.items() if job.is_alive}
-        over = [each for each in wanted if each.job_id not in alive]
-        return alive | _lives_of_ended(over, shown, is_end_wanted)
+    if queued is None:
+        why = "Slurm does not answer whether job {} still runs"
+        ids = (each.job_id for each in wanted)
+        return {job_id: Liveness(None, why.format(job_id), is_silent=True) for job_id in ids}
+    shown = {
+        each.job_id: job
+        for each in wanted
+        # Slurm may have given the id to another user since, after a loss of its state.
+        if (job := queued.get(each.job_id)) and len({each.uid, job.uid} - {None}) < 2
+    }
+    alive = {job_id: Liveness(True, job=job) for job_id, job in shown.items() if job.is_alive}
+    over = [each for each in wanted if each.job_id not in alive]
+    return alive | _lives_of_ended(over, shown, is_end_wanted)
 
 
-def queue(users: Iterable[int] = ()) -> Queue:
+def queue(users: Iterable[int] = ()) -> dict[str, Job] | None:
     """Return the jobs of this user and of others (uids), by one call of squeue.
 
-    All jobs of the users, because squeue fails as a whole if it does not know a single id.
-    Source: squeue(1); %S of a pending job is the start that the backfill scheduler expects, which
-    `squeue --start` prints, too.
+    By their ids, of a task ARRAYJOB_TASK: those that wait, run, or ended in the last minutes; None
+    where squeue is missing or did not answer. All jobs of the users, because squeue fails as a
+    whole if it does not know a single id. Source: squeue(1); %S of a pending job is the start that
+    the backfill scheduler expects, which `squeue --start` prints, too.
     """
     of_users = f"--user={','.join(map(str, sorted({os.getuid(), *users})))}"
     # --all: also those in partitions that the site hides, the user's own ones, too.
@@ -127,11 +117,11 @@ def queue(users: Iterable[int] = ()) -> Queue:
         # It leaves out the jobs of a user whom this host does not know: ask for those of all.
         answer = call(["squeue", *columns])
     if answer is None or answer.returncode != 0:
-        return Queue(None)
+        return None
     rows = [row.split(_SEPARATOR) for row in answer.stdout.split(_ROW)[1:]]
     if any(len(row) != len(_COLUMNS) for row in rows):
-        return Queue(None)  # a job that cannot be read has not ended
-    return Queue({row[0]: _job_of(row[1:]) for row in rows})
+        return None  # a job that cannot be read has not ended
+    return {row[0]: _job_of(row[1:]) for row in rows}
 
 
 def _job_of(row: Sequence[str]) -> Job:
@@ -151,7 +141,7 @@ def _job_of(row: Sequence[str]) -> Job:
 def ask(jobs: Iterable[RecordedJob]) -> dict[str, Liveness]:
     """Return whether each of these jobs lives; squeue is asked once for all of them."""
     wanted = list(jobs)
-    return queue(job.uid for job in wanted if job.uid is not None).lives_of(wanted)
+    return _lives_of(wanted, queue(job.uid for job in wanted if job.uid is not None), True)
 
 
 def past_states(job_ids: Iterable[str]) -> dict[str, str]:

@@ -48,10 +48,10 @@ def test_a_user_whom_the_host_does_not_know_hides_no_job(run, slurm):
 
 def test_a_reason_with_a_newline_hides_no_job(run, slurm):
     slurm.answer("squeue", squeue_line("7", "PENDING", "N/A|UNLIMITED|1||a\nb"))
-    (job,) = (job_list.queue().jobs or {}).values()
+    (job,) = (job_list.queue() or {}).values()
     assert job.reason == "a\nb"
     slurm.answer("squeue", squeue_line("7", "PENDING", "N/A|UNLIMITED|1||a\x1fb"))
-    assert job_list.queue().jobs is None  # what cannot be read is no answer
+    assert job_list.queue() is None  # what cannot be read is no answer
 
 
 def test_a_run_that_cannot_be_read_still_has_its_job(run, slurm, capsys):

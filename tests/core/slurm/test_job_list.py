@@ -16,7 +16,7 @@ def test_the_queue_comes_from_one_query(fake_slurm):
     lines = squeue_line("12", "RUNNING", "1795507000|1-00:10:00|2|n[1-2]|None")
     lines += squeue_line("13_2", "PENDING", "N/A|UNLIMITED|1||ReqNodeNotAvail, a|b")
     fake_slurm.answer("squeue", lines)
-    jobs, me = job_list.queue([7, 5, 7]).jobs, os.getuid()
+    jobs, me = job_list.queue([7, 5, 7]), os.getuid()
     started: dict[str, Any] = {"start": 1795507000.0, "left_s": 87000, "num_nodes": 2}
     assert jobs == {
         "12": Job("RUNNING", uid=me, nodes="n[1-2]", **started),
@@ -29,11 +29,11 @@ def test_the_queue_comes_from_one_query(fake_slurm):
 
 def test_a_refused_query_is_no_empty_queue(fake_slurm, monkeypatch):
     fake_slurm.answer("squeue")
-    assert job_list.queue().jobs == {}
+    assert job_list.queue() == {}
     fake_slurm.answer("squeue", status=1)
-    assert job_list.queue().jobs is None
+    assert job_list.queue() is None
     monkeypatch.setenv("PATH", "/nowhere")
-    assert job_list.queue().jobs is None
+    assert job_list.queue() is None
 
 
 def test_a_job_of_a_cluster_has_not_ended_where_the_name_of_this_one_is_unknown(fake_slurm):

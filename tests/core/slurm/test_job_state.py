@@ -40,7 +40,7 @@ def test_a_word_is_read_alike_from_each_command(fake_slurm, word, state):
     assert job_state.read(word) == state
     fake_slurm.answer("squeue", squeue_line("7", word))
     fake_slurm.answer("sacct", f"7|{word}\n")
-    jobs = job_list.queue().jobs
+    jobs = job_list.queue()
     assert jobs is not None and jobs["7"].state == job_list.past_states(["7"])["7"] == state
     if word and " " not in word:
         job = parse_job(SHOWN.format(word, 0))
