@@ -467,19 +467,11 @@ class Spec:
 
 
 def check_format(number: object, run_dir: str) -> None:
-    """Raises UserError where the format number of a run directory is not this kit's.
-
-    0 stands for a spec.json without one: the kit wrote none before format 1.
-    """
-    if number == FORMAT:
-        return
-    made, hint = "an older", "submit it again, or use the checkout that submitted it; the kit's "
-    hint += "code of then is in its folder code"
-    if isinstance(number, int) and number > FORMAT:
-        made, hint = "a newer", "update this checkout, or use the one that submitted the run"
-    has = f"format {number}" if number else "no format number"
-    reads = f"this kit reads format {FORMAT}: {made} version of the kit made this run"
-    raise UserError(f"{run_dir}: {has}, and {reads}\n  hint: {hint}")
+    """Raises UserError where the format number of a run directory is not this kit's."""
+    if number != FORMAT:
+        what = f"{run_dir}: format {number or 'unknown'}, and this kit reads format {FORMAT}"
+        hint = "use the version of the kit that submitted it, or submit it again"
+        raise UserError(what, hint)
 
 
 SECTIONS: dict[str, Any] = {
