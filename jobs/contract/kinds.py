@@ -96,6 +96,7 @@ class Row(NamedTuple):
 
 _CRASH = Cause.CRASH
 _YES = ("yes",)
+_REPORT = "report the node to the site, then resume"
 KINDS: dict[Kind, Row] = {
     Kind.COMPLETED: Row(Cause.COMPLETED, "the run is complete", "nothing", "status"),
     Kind.SEPARATE_TRAININGS: Row(
@@ -116,23 +117,14 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.PREEMPTION: Row(Cause.PREEMPTION, "Slurm preempted the job"),
     Kind.REQUEUED: Row(Cause.REQUEUED, "Slurm or an administrator started the job again"),
-    Kind.MANUAL_STOP: Row(
-        Cause.MANUAL_STOP, "a stop signal was sent by hand; Slurm did not preempt"
-    ),
+    Kind.MANUAL_STOP: Row(Cause.MANUAL_STOP, "a stop signal was sent by hand"),
     Kind.NOT_REQUEUED: Row(
         *(None, "Slurm did not start the job again"),
         "resume queues another job; with slurm.restart=auto a successor waits in the queue",
     ),
-    Kind.NODE_FAILURE: Row(
-        *(Cause.NODE, "a node failed"),
-        "report the node, or who writes to the rendezvous, to the site if it repeats, then resume",
-    ),
-    Kind.BAD_NODE: Row(
-        Cause.NODE, "a node failed the preflight", "report the node to the site, then resume"
-    ),
-    Kind.BATCH_SCRIPT_KILLED: Row(
-        Cause.LOST, "the batch script was killed, or could not write the record of the attempt"
-    ),
+    Kind.NODE_FAILURE: Row(Cause.NODE, "a node failed", f"if it repeats, {_REPORT}"),
+    Kind.BAD_NODE: Row(Cause.NODE, "a node failed the preflight", _REPORT),
+    Kind.BATCH_SCRIPT_KILLED: Row(Cause.LOST, "the batch script ended without a record of it"),
     Kind.NOT_SAVED: Row(
         *(None, "the time limit came before the save was done"),
         *("give a save more time before the limit", "resume", "slurm.signal_lead_s=..."),
@@ -143,9 +135,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.STOPPED_IN_START_UP: Row(None, "a rank was asked to stop before its training loop"),
     # A failure of a rank.
-    Kind.HANG: Row(
-        *(Cause.HANG, "a hang"), *("look at the place where the named rank is, then resume", "logs")
-    ),
+    Kind.HANG: Row(Cause.HANG, "a hang", "look where the named rank is, then resume", "logs"),
     Kind.NOT_ENDED: Row(
         *(_CRASH, "a rank stays although another has exited with 0"),
         "its stack shows what keeps it: a thread, a process, atexit; or a peer that left too early",
@@ -168,10 +158,7 @@ KINDS: dict[Kind, Row] = {
         *("resume", "train.micro_batch_size=... train.grad_accum_steps=..."),
         flags=_YES,
     ),
-    Kind.GPU_FAULT: Row(
-        *(_CRASH, "a GPU or its link is broken (uncorrectable ECC or NVLink error, Xid)"),
-        "report the node to the site, then resume",
-    ),
+    Kind.GPU_FAULT: Row(_CRASH, "a GPU or its link is broken (ECC, NVLink or Xid)", _REPORT),
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),
         "install the module for launch.python (git tracks one of your own, or launch.inputs names "
@@ -236,9 +223,7 @@ KINDS: dict[Kind, Row] = {
         *("resume", "launch.env.TRITON_CACHE_DIR=/tmp/..."),
         flags=_YES,
     ),
-    Kind.FILES_MISSING: Row(
-        _CRASH, "a file is missing", "bring it back, or correct its path, then resume"
-    ),
+    Kind.FILES_MISSING: Row(_CRASH, "a file is missing", "bring it back, or correct its path"),
     # A budget that turned a retry into a hold.
     Kind.MAX_CRASHES: Row(None, "launch.max_crashes crashes without progress between them"),
     Kind.MAX_RESTARTS: Row(
