@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .base.environment import without
 from .base.errors import UserError
@@ -28,9 +28,22 @@ if TYPE_CHECKING:
     from .contract.rundir import RunDir
     from .contract.spec import Spec
     from .runs.facts import AttemptFacts
-    from .runs.group import Group
     from .runs.run_lock import Owner
     from .slurm.job import Job
+
+
+class Group(Protocol):
+    """Runs that a plugin made together, in a folder of their own."""
+
+    @property
+    def path(self) -> Path:
+        """The real folder."""
+
+    def runs(self) -> list[RunDir]:
+        """Return the run directories, in their order."""
+
+    def resume(self, request: Any, as_json: bool) -> int:
+        """Continue the runs; returns the exit code. request: of the command resume."""
 
 
 def _plugins_with(hook: str) -> Iterator[Callable[..., Any]]:

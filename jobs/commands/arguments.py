@@ -48,12 +48,8 @@ def source_of(args: argparse.Namespace) -> tuple[Path, list[str], str]:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    add_config_file(parser)
-    add_overrides(parser, "train.lr=0.05")
-
-
-def add_config_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=path, metavar="CONFIG", help="a spec, in YAML")
+    add_overrides(parser, "train.lr=0.05")
 
 
 def path(text: str) -> Path:

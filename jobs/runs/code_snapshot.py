@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..base import installation
@@ -18,13 +19,20 @@ from ..base.console import print_line
 from ..base.errors import UserError
 from ..base.files import ask_again, is_dir
 from . import ownership
-from .code_secrets import secret_in
 from .git import ask_git
 
 MAX_MIB = 64
 DEFAULT_MODE = 0o700  # of a run directory
 LIST = ".frozen-files"  # in each copy, the names of its files
 NAME = re.compile(r"[0-9a-f]{64}(-[0-9]+){0,3}")  # of a copy: digest, user id, week, other mode
+
+# Of files that may be secrets, and of folders with some; compared in lower case.
+SECRETS = (
+    *(".env*", "*.pem", "*.key", "id_*", ".netrc", "*_history", "*token*", "*secret*"),
+    *("*credential*", "*.jwt", "*kubeconfig*", ".pypirc"),
+)
+SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".docker", ".gnupg")
+NO_TOKENS = re.compile("tokeni[sz]|(special|added)_tokens")  # in names of a tokenizer's files
 
 
 def refuse_home(folder: Path) -> None:
@@ -190,6 +198,20 @@ def _without_secrets(files: list[_File]) -> list[_File]:
             "  hint: git add a file that is no secret (without git: git init first)"
         )
     return [each for each in files if not found.get(each.name)]
+
+
+def secret_in(name: str) -> str | None:
+    """Return what to print of a file that may be a secret; None for another.
+
+    name: relative to the repository.
+    """
+    *folders, file = Path(name).parts
+    for number, folder in enumerate(folders, 1):
+        if folder.lower() in SECRET_FOLDERS:
+            return f"{os.path.join(*folders[:number])}/"
+    text = NO_TOKENS.sub("", file.lower())
+    is_code = text.endswith(".py")  # without which others may fail
+    return name if not is_code and any(fnmatchcase(text, each) for each in SECRETS) else None
 
 
 def _copy_of(files: Mapping[str, Path], runs_root: Path, mode: int) -> Path:

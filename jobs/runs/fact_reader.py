@@ -11,16 +11,16 @@ from pathlib import Path
 
 from ..base import files
 from ..contract import records
-from ..contract.checkpoint.names import QUARANTINE_PREFIX
+from ..contract.checkpoint.names import QUARANTINE_PREFIX, checkpoint_name, checkpoint_names
 from ..contract.kinds import Kind
 from ..contract.known_causes import UNSIGNED
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..contract.records.queued import SlurmSite, Submission, Successor
 from ..contract.records.timeline import read_events
-from ..contract.records.training import Outcome, Progress, Result
+from ..contract.records.training import Outcome, Progress, Result, SavedCheckpoint
 from ..contract.rundir import AttemptDir, RunDir
-from . import checkpoint_lookup, scratch_purge, silent_end
+from . import scratch_purge, silent_end
 from .facts import AttemptFacts, NodeFacts, RunFacts, Saved, first_error
 
 RANK_0 = "rank-00000"
@@ -98,13 +98,25 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
         mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
         progress=records.read_leniently(Progress, run_dir.progress),
         saved=Saved(
-            checkpoint_lookup.newest(run_dir, is_users),
+            newest_checkpoint(run_dir, is_users),
             tuple(name for name in saved if name.startswith(QUARANTINE_PREFIX)),
         ),
         attempts=attempts,
         attempt=attempt,
         plan=records.read(AttemptPlan, run_dir.attempt(attempt).plan) if is_sought else None,
     )
+
+
+def newest_checkpoint(run_dir: RunDir, is_users: bool) -> str | None:
+    """Return the name of the newest committed checkpoint; None if there is none.
+
+    A user's script (`is_users`) names its files as it likes: the name is made of the step that its
+    kit_stop.py has reported as saved.
+    """
+    if not is_users:
+        return next(iter(checkpoint_names(run_dir.checkpoints)), None)
+    saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
+    return None if saved is None else checkpoint_name(saved.step)
 
 
 def _mark(run_dir: RunDir) -> str | None:

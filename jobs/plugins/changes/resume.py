@@ -14,7 +14,7 @@ from ...contract.records.frozen import Revision
 from ...contract.records.queued import Submission
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
-from ...runs import checkpoint_lookup, fact_reader, frozen_spec, revision, scratch_purge
+from ...runs import fact_reader, frozen_spec, revision, scratch_purge
 from ...runs.evidence import is_training_complete
 from . import checkpoint_files, code_changes, extension, spec_changes
 
@@ -63,7 +63,7 @@ def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Name
             what = "the ranks are your own script, which chooses its file itself"
             raise UserError(f"--checkpoint {wanted.checkpoint}: {what}")
         checkpoint = checkpoint_files.find(run_dir.checkpoints, wanted.checkpoint)
-    saved = checkpoint or checkpoint_lookup.newest(run_dir, is_users=not was.launch.is_trainer)
+    saved = checkpoint or fact_reader.newest_checkpoint(run_dir, is_users=not was.launch.is_trainer)
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_complete and checkpoint is None:
         extension.check(run_dir, was, now.train)

@@ -12,7 +12,6 @@ from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
 from ...contract.rundir import RunDir
 from ...runs import lookup, state
-from ...runs.group import Group
 from . import ranking, uses
 from .uses import RunTimes, Use
 
@@ -68,7 +67,7 @@ def runs_of(word: str | None) -> list[RunDir]:
     return run_dirs
 
 
-def of_group(group: Group) -> tuple[str, dict[RunDir, str]]:
+def of_group(group: hooks.Group) -> tuple[str, dict[RunDir, str]]:
     """Return the metric that ranks the runs of a group, and what each run is called there."""
     runs = group.runs()
     from ..sweeps import record

@@ -10,7 +10,7 @@ from . import record
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, by its real folder (jobs.runs.group)."""
+    """A sweep, by its real folder (jobs.hooks.Group)."""
 
     path: Path
 

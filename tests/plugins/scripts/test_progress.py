@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.base.files import append_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.plugins.scripts import progress
-from slurm_job_kit.jobs.runs import checkpoint_lookup, evidence, fact_reader, run_lock
+from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock
 from tests.core import run_files
 from tests.core.run_files import opened, write_json
 from tests.core.two_hosts import look
@@ -28,7 +28,7 @@ def has_progress(run, number):
 
 
 def opened_now(run, number, moment=None):
-    plan = opened(run, number, checkpoint=checkpoint_lookup.newest(run, True)).plan
+    plan = opened(run, number, checkpoint=fact_reader.newest_checkpoint(run, True)).plan
     os.utime(plan, moment and (moment, moment))
 
 
@@ -52,7 +52,7 @@ def test_a_step_that_a_script_reports_as_saved_is_progress_and_a_newer_file_stil
     os.utime(run.checkpoints / "x.pt", (1, 1))
     opened_now(run, 1, 5)
     write_json(run.saved, {"step": 100})
-    assert checkpoint_lookup.newest(run, True) == "step-00000100"
+    assert fact_reader.newest_checkpoint(run, True) == "step-00000100"
     assert has_progress(run, 1)
     opened_now(run, 2, 5)
     assert not has_progress(run, 2)
