@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -144,6 +144,15 @@ def storage_error(error: OSError, doing: str) -> Exception:
     found = StorageError(f"{text}; {KINDS[kind].advice}")
     found.kind = kind
     return found
+
+
+@contextlib.contextmanager
+def storage(doing: str) -> Iterator[None]:
+    """Raise what `storage_error` returns for an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from error
 
 
 def is_caused_by_peer(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from ..contract import (
     part_name,
     point_at_best,
 )
-from ..errors import NotFinite, storage_error
+from ..errors import NotFinite, storage
 from ..model import optim
 from ..model.replica import Replica
 from ..model.training_data import Data
@@ -96,13 +96,11 @@ class Checkpoints:
         self._commits: Writer[CommittedSave] = Writer()
         self.newest_step: int | None = None
         if context.distributed.is_first:
-            try:
+            with storage(f"opening {self._root}"):
                 self._root.mkdir(exist_ok=True)
                 # The temporary files may be those of a newer attempt's save in flight.
                 check_owner(context.run)
                 commit.remove_leftovers(self._root)
-            except OSError as error:
-                raise storage_error(error, f"opening {self._root}") from error
 
     def load(self, replica: Replica, newest: ReadAhead) -> TrainState:
         """Load the newest undamaged checkpoint; return a fresh state if the run has none yet."""

@@ -36,7 +36,7 @@ from ..contract import (
     records,
     write_pointer,
 )
-from ..errors import Superseded, TransientStorageError, storage_error
+from ..errors import Superseded, TransientStorageError, storage
 
 if TYPE_CHECKING:
     from ..process.run_handle import RunHandle
@@ -102,16 +102,13 @@ def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retentio
 
     Raises: StorageError or TransientStorageError; what `check_before_rename` raises.
     """
-    doing = f"saving checkpoint {root / checkpoint_name(pending.step)}"
-    try:
+    with storage(f"saving checkpoint {root / checkpoint_name(pending.step)}"):
         commit(root, pending)
         # A newer attempt may own the run by now, with its own `latest` and oldest checkpoint.
         pending.check_before_rename()
         write_pointer(root, LATEST, checkpoint_name(pending.step))
         point_at_best(root, retention.best_step)
         prune(root, pending.step, retention)
-    except OSError as error:
-        raise storage_error(error, doing) from error
 
 
 def commit(root: Path, pending: PendingCheckpoint) -> None:

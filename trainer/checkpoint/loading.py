@@ -4,7 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ..contract import Contents, ProvenanceOrigin, block_stop_signals, records
-from ..errors import storage_error
+from ..errors import storage
 from ..process.context import broadcast_bytes
 from ..process.run_handle import RankContext
 from ..strategy import is_divided
@@ -35,12 +35,9 @@ class ReadAhead:
         self._reading: Future[Found] | None = None
         if context.distributed.is_first:
             run_dir = context.run.dir
-            try:
+            with storage(f"looking for a checkpoint in {run_dir.checkpoints}"):
                 check_owner(context.run)  # the thread renames a damaged checkpoint
                 known = recovery.known_of_run(run_dir)
-            except OSError as error:
-                doing = f"looking for a checkpoint in {run_dir.checkpoints}"
-                raise storage_error(error, doing) from error
             if known.newest is not None:
                 executor = ThreadPoolExecutor(1, "checkpoint-reader", block_stop_signals)
                 self._reading = executor.submit(_read_newest, context, known)
@@ -69,10 +66,8 @@ def _read_newest(context: RankContext, known: recovery.KnownCheckpoints) -> Foun
         texts = contents.directory.name.encode(), contents.manifest.to_bytes(), text
         return Found(outline.from_json(text), texts)
 
-    try:
+    with storage(f"loading a checkpoint of {run_dir.checkpoints}"):
         newest = recovery.read_newest_of_run(run_dir, known, found, log)
-    except OSError as error:
-        raise storage_error(error, f"loading a checkpoint of {run_dir.checkpoints}") from error
     provenance = records.read_leniently(ProvenanceOrigin, run_dir.provenance)
     origin = provenance and provenance.origin  # the checkpoint of another run, to begin with
     if origin and newest.values.get("global_step") == origin.step:

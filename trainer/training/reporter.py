@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +13,7 @@ import torch
 
 from ..contract import files, format_duration, format_metrics, records, training
 from ..data.batches import TrainingLength
-from ..errors import log, storage_error
+from ..errors import log, storage
 from ..process.run_handle import RankContext
 
 MAX_SHOWN_METRICS = 4  # of progress.json: the live line has one line
@@ -37,7 +36,7 @@ class Reporter:
         run = context.run
         self._context, self._length = context, length
         self._path = run.dir.metrics
-        with self._storage("opening"):
+        with storage(f"opening {self._path}"):
             self._metrics = open_cut(self._path, metrics_bytes)
             if metrics_bytes > self._metrics.tell():
                 log(f"warning: {self._path} is shorter than when the checkpoint was saved")
@@ -110,27 +109,20 @@ class Reporter:
     def sync(self) -> int:
         """Flush metrics.jsonl to the disk; return its size in bytes for the checkpoint."""
         self.progress.flush()
-        with self._storage("writing"):
+        with storage(f"writing {self._path}"):
             self._metrics.flush()
             os.fsync(self._metrics.fileno())
             return self._metrics.tell()
 
     def close(self) -> None:
         self.progress.flush()
-        with self._storage("closing"):
+        with storage(f"closing {self._path}"):
             self._metrics.close()
 
     def _record(self, record: dict[str, Any]) -> None:
-        with self._storage("writing"):
+        with storage(f"writing {self._path}"):
             self._metrics.write((json.dumps(record) + "\n").encode())
             self._metrics.flush()
-
-    @contextlib.contextmanager
-    def _storage(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, f"{doing} {self._path}") from None
 
     def _where(self, step: int) -> str:
         length = self._length

@@ -13,7 +13,7 @@ from ..checkpoint.commit import check_owner
 from ..checkpoint.digest import optimizer_sha256, weights_sha256
 from ..checkpoint.loading import ReadAhead
 from ..contract import Best, Outcome, RunDir, Train, checkpoint_name, quantity, records
-from ..errors import UserError, fail, log, storage_error
+from ..errors import UserError, fail, log, storage
 from ..hooks import Callback
 from ..model.build import build_replica, set_up_torch
 from ..model.training_data import build_data
@@ -167,10 +167,8 @@ def conclude(context: RankContext, loop: Loop, status: Status) -> None:
                 exactness=loop.exactness[0],
                 exactness_reason=loop.exactness[1],
             )
-        try:
+        with storage(f"writing the outcome to {run.dir.path}"):
             check_owner(run)
             records.write(run.dir.attempt(run.attempt).outcome, outcome)
-        except OSError as error:
-            raise storage_error(error, f"writing the outcome to {run.dir.path}") from error
     context.distributed.log(f"{status} at step {step} of {loop.length.total_steps}")
     loop.close()

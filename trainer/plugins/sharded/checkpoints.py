@@ -14,7 +14,7 @@ from ....jobs.contract.checkpoint import manifest
 from ...checkpoint import checkpoints, commit, outline, recovery, saved_state
 from ...checkpoint.checkpoints import Checkpoints, CopiedState
 from ...checkpoint.loading import Found, ReadAhead
-from ...checkpoint.outline import Part, StoredTensor
+from ...checkpoint.outline import Part, StoredTensor, read_parts
 from ...checkpoint.saved_state import SavedState, TrainState
 from ...checkpoint.writer import Writer
 from ...contract import (
@@ -26,7 +26,7 @@ from ...contract import (
     part_name,
     reader,
 )
-from ...errors import TransientStorageError, storage_error
+from ...errors import TransientStorageError, storage
 from ...model import optim
 from ...model.replica import Replica
 from ...model.training_data import Data
@@ -168,12 +168,10 @@ def write_part(root: Path, step: int, attempt: int, name: str, write: commit.Wri
     """
     directory = commit.temporary_directory(root, step, attempt)
     doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
-    try:
+    with storage(doing):
         directory.mkdir(exist_ok=True)
         with commit.discarded_on_error(directory / name):
             return commit.write_file(directory / name, write, doing)
-    except OSError as error:
-        raise storage_error(error, doing) from error
 
 
 def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents] | None:
@@ -210,11 +208,10 @@ def _damage(parts: list[Part], contents: Contents, files: Collection[str], is_ch
     """Read the parts in these files; return what is damaged, "" where nothing is."""
     directory = contents.directory
     try:
-        reader.twice(directory, lambda _: outline.read_parts(parts, contents, files, is_checked))
+        with storage(f"loading checkpoint {directory}"):
+            reader.twice(directory, lambda _: read_parts(parts, contents, files, is_checked))
     except DamageError as error:
         return str(error)
-    except OSError as error:
-        raise storage_error(error, f"loading checkpoint {directory}") from error
     return ""
 
 
@@ -336,13 +333,12 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
     digests = contents.manifest.files
     name = problems[rank].partition(" ")[0].rstrip(":")
     try:
-        if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
-            reader.check_file(directory / name, digests[name])
-        reader.check(directory)
+        with storage(f"checking checkpoint {directory}"):
+            if name in digests:  # first: a large checkpoint takes longer than the other ranks wait
+                reader.check_file(directory / name, digests[name])
+            reader.check(directory)
     except DamageError as error:
         recovery.quarantine_and_report(directory, str(error), log)
-    except OSError as error:
-        raise storage_error(error, f"checking checkpoint {directory}") from error
     else:
         raise TransientStorageError(
             f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all "
