@@ -9,6 +9,7 @@ checkpoints are removed after that.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -36,7 +37,7 @@ from ..contract import (
     records,
     write_pointer,
 )
-from ..errors import Superseded, TransientStorageError, storage
+from ..errors import Superseded, storage
 
 if TYPE_CHECKING:
     from ..process.run_handle import RunHandle
@@ -114,19 +115,17 @@ def commit_and_prune(root: Path, pending: PendingCheckpoint, retention: Retentio
 def commit(root: Path, pending: PendingCheckpoint) -> None:
     """Write a checkpoint and rename it to its final name, durably.
 
-    Raises: TransientStorageError if a file does not read back as it was written; OSError.
+    Raises: OSError, also if a file does not read back as it was written.
     """
-    name = checkpoint_name(pending.step)
-    doing = f"saving checkpoint {root / name}"
     temporary = temporary_directory(root, pending.step, pending.manifest.attempt)
     with discarded_on_error(temporary):
         temporary.mkdir(exist_ok=bool(pending.parts))
-        own = [write_file(temporary / file, each, doing) for file, each in pending.files.items()]
+        own = [write_file(temporary / file, each) for file, each in pending.files.items()]
         text = replace(pending.manifest, files=dict((*pending.parts, *own))).to_bytes()
-        write_file(temporary / MANIFEST, text, doing)
+        write_file(temporary / MANIFEST, text)
         for part, digest in pending.parts:
-            _check_size(temporary / part, digest, doing)
-        publish(temporary, root / name, pending.check_before_rename)
+            _check_size(temporary / part, digest)
+        publish(temporary, root / checkpoint_name(pending.step), pending.check_before_rename)
 
 
 def publish(
@@ -146,13 +145,13 @@ def temporary_directory(root: Path, step: int, attempt: int) -> Path:
     return root / f"{TEMPORARY_PREFIX}{checkpoint_name(step)}-attempt-{attempt}"
 
 
-def _check_size(path: Path, expected: FileDigest, doing: str) -> None:
-    """Raise TransientStorageError where this host does not see another rank's file."""
+def _check_size(path: Path, expected: FileDigest) -> None:
+    """Raise OSError where this host does not see another rank's file."""
     with files.open_binary(path) as file:  # a stat may have an old size
         size = os.fstat(file.fileno()).st_size
     if size != expected.size:
-        what = f"{doing}: {path.name} has {size} bytes on this node, its rank wrote {expected.size}"
-        raise TransientStorageError(what)
+        what = f"has {size} bytes on this node, its rank wrote {expected.size}"
+        raise OSError(errno.EIO, what, str(path))
 
 
 def prune(root: Path, newest_step: int, retention: Retention) -> None:
@@ -203,11 +202,8 @@ def _remove(directory: Path) -> None:
         _discard(aside)
 
 
-def write_file(path: Path, content: Write | bytes, doing: str) -> NamedFile:
-    """Write and fsync one file, and read it back.
-
-    Raises: TransientStorageError if it does not read back as it was written; OSError.
-    """
+def write_file(path: Path, content: Write | bytes) -> NamedFile:
+    """Write and fsync one file; raise OSError if it does not read back as it was written."""
     with open(path, "wb") as file:
         sink = HashedSink(file)
         if isinstance(content, bytes):
@@ -219,6 +215,6 @@ def write_file(path: Path, content: Write | bytes, doing: str) -> NamedFile:
     try:
         reader.check_file(path, sink.digest())
     except DamageError as error:
-        what = f"{doing}: it does not read back as it was written ({error})"
-        raise TransientStorageError(what) from error
+        what = f"it does not read back as it was written ({error})"
+        raise OSError(errno.EIO, what, str(path)) from error
     return path.name, sink.digest()

@@ -116,18 +116,19 @@ def lay_out(tree: Any, sharding: Sharding) -> list[StoredTensor]:
         while name in stored:  # such as of the keys 1 and "1"
             name += "+"
         shape, num_parts = tuple(leaf.shape), sharding.num_shards if isinstance(leaf, Rows) else 1
-        stored[name] = StoredTensor(name, _local(leaf).dtype, shape, num_parts)
+        stored[name] = StoredTensor(name, local(leaf).dtype, shape, num_parts)
     return [*stored.values()]
 
 
-def _local(leaf: torch.Tensor | Rows) -> torch.Tensor:
+def local(leaf: torch.Tensor | Rows) -> torch.Tensor:
+    """Return what this rank has of a tensor."""
     return leaf.local if isinstance(leaf, Rows) else leaf
 
 
 def write_part(tree: Any, sharding: Sharding, sink: HashedSink) -> None:
     """Write the content of this rank's file; the tensors of `tree` are on the CPU."""
     own = [
-        (stored.name, _local(leaf))
+        (stored.name, local(leaf))
         for stored, (_, leaf) in zip(lay_out(tree, sharding), leaves(tree), strict=True)
         if sharding.rank == 0 or isinstance(leaf, Rows)
     ]

@@ -81,10 +81,9 @@ def read_newest_of_run(
             report(f"{what}: continuing from an older one")
     newest = read_newest(root, names, parse, report)
     if newest is None:
-        raise NoCheckpointLeft(
-            f"the run had checkpoint {known.newest}, but {root} has no undamaged one: bring its "
-            "files back and resume, or begin a new run; nothing was overwritten"
-        )
+        what = f"the run had checkpoint {known.newest}, but {root} has no undamaged one"
+        hint = "bring its files back and resume, or begin a new run; nothing was overwritten"
+        raise NoCheckpointLeft(what, hint)
     return newest
 
 

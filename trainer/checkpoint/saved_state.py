@@ -72,19 +72,13 @@ class SavedState:
         """
         names = [each.name for each in dataclasses.fields(TrainState) if each.name != "window"]
         try:
-            return cls(
-                model=values["model"],
-                optimizer=values["optimizer"],
-                optimizer_class=values["optimizer_class"],
-                scaler=values["scaler"],
-                setup=TrainSetup(*(values[each.name] for each in dataclasses.fields(TrainSetup))),
-                state=TrainState(values["windows"], **{name: values[name] for name in names}),
-            )
+            setup = TrainSetup(*(values[each.name] for each in dataclasses.fields(TrainSetup)))
+            state = TrainState(values["windows"], **{name: values[name] for name in names})
+            kind, scaler = values["optimizer_class"], values["scaler"]
+            return cls(values["model"], values["optimizer"], kind, scaler, setup, state)
         except KeyError as error:
-            raise UserError(
-                f"the checkpoint has no {error}, because another version of the kit saved it: "
-                "continue with the code that the run began with"
-            ) from error
+            what = f"the checkpoint has no {error}, because another version of the kit saved it"
+            raise UserError(what, "continue with the code that the run began with") from error
 
 
 def saved_values(
@@ -107,22 +101,14 @@ def saved_values(
 
 def model_parts(module: nn.Module, strategy: Strategy) -> dict[str, Any]:
     """Return the model's `state_dict()` with this rank's rows of the divided tensors."""
-    return {
-        name: strategy.part(value) if isinstance(value, torch.Tensor) else value
-        for name, value in module.state_dict().items()
-    }
+    return {name: strategy.part(value) for name, value in module.state_dict().items()}
 
 
 def optimizer_parts(replica: Replica) -> dict[str, Any]:
     """Return the optimizer's `state_dict()` with this rank's rows of the divided tensors."""
     saved, owners = replica.optimizer.state_dict(), parameters_of(replica.optimizer)
     state = {
-        index: {
-            key: replica.strategy.part(value, owners[index])
-            if isinstance(value, torch.Tensor)
-            else value
-            for key, value in values.items()
-        }
+        index: {key: replica.strategy.part(value, owners[index]) for key, value in values.items()}
         for index, values in saved["state"].items()
     }
     return {**saved, "state": state}

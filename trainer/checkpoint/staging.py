@@ -1,7 +1,9 @@
 """Copies of a training's state in host memory; the training continues on the originals."""
 
+import functools
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from ..data.sources import PLAIN
 from ..errors import UserError
 from ..strategy.interface import Rows
+from . import outline
 
 
 class Staging:
@@ -18,22 +21,19 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[str, torch.Tensor] = {}
+        self._buffers: dict[int, torch.Tensor] = {}  # by their place in the order of the state
         self._allocation: threading.Thread | None = None
 
     def allocate(self, state: dict[str, Any]) -> None:
         """Allocate the memory for copies of `state` in a thread, so that the first is as fast."""
-        tensors: dict[str, torch.Tensor] = {}
-        _copied(state, "state", lambda tensor, path: tensors.setdefault(path, tensor))
+        tensors = [outline.local(leaf).detach() for _, leaf in outline.leaves(state)]
         self._allocation = threading.Thread(target=self._allocate, args=(tensors,), daemon=True)
         self._allocation.start()
 
-    def _allocate(self, tensors: dict[str, torch.Tensor]) -> None:
-        for path, tensor in tensors.items():
-            if tensor.is_meta:
-                continue
-            # The kernel gives the pages at the first write.
-            self._buffers[path] = _buffer_for(tensor).zero_()
+    def _allocate(self, tensors: list[torch.Tensor]) -> None:
+        for place, tensor in enumerate(tensors):
+            if not tensor.is_meta:  # the kernel gives the pages at the first write
+                self._buffers[place] = _buffer_for(tensor).zero_()
 
     def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
         """Copy `state` to the host; return the copy and an event (None on a CPU).
@@ -45,19 +45,27 @@ class Staging:
         if self._allocation is not None:
             self._allocation.join()
             self._allocation = None
-        copy: dict[str, Any] = _copied(state, "state", self._stage)
+        copy = outline.map_values(state, functools.partial(self._stage, itertools.count()))
         event = None
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return copy, event
 
-    def _stage(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+    def _stage(self, places: Iterator[int], value: Any) -> Any:
+        if isinstance(value, Rows):
+            return Rows(self._stage(places, value.local), value.shape)
+        if type(value) in PLAIN:
+            return value
+        if not isinstance(value, torch.Tensor):
+            what = f"the state has a {type(value).__name__}, which no checkpoint can hold"
+            raise UserError(f"{what}: {value!r:.80}", "make it a tensor, a number or a text")
+        place, tensor = next(places), value.detach()
         if tensor.is_meta:  # another rank writes it
             return tensor
-        buffer = self._buffers.get(path)
+        buffer = self._buffers.get(place)
         if buffer is None or (buffer.dtype, buffer.shape) != (tensor.dtype, tensor.shape):
-            buffer = self._buffers[path] = _buffer_for(tensor)
+            buffer = self._buffers[place] = _buffer_for(tensor)
         return buffer.copy_(tensor, non_blocking=True)
 
 
@@ -66,27 +74,10 @@ def _buffer_for(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
 
 
-def _copied(value: Any, path: str, stage: Callable[[torch.Tensor, str], torch.Tensor]) -> Any:
-    """Return containers with `stage(tensor, path)` in the place of each tensor."""
-    if isinstance(value, torch.Tensor):
-        return stage(value.detach(), path)
-    if isinstance(value, Rows):
-        return Rows(stage(value.local.detach(), path), value.shape)
-    if isinstance(value, dict):
-        return {key: _copied(item, f"{path}[{key!r}]", stage) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        copies = [_copied(item, f"{path}[{index}]", stage) for index, item in enumerate(value)]
-        return tuple(copies) if isinstance(value, tuple) else copies
-    if type(value) in PLAIN:
-        return value
-    what = f"{path} is a {type(value).__name__}, which no checkpoint can hold"
-    raise UserError(f"{what}: make it a tensor, a number or a text")
-
-
 def first_not_finite(tensors: dict[str, Any]) -> str | None:
     """Return the name of the first tensor that holds a NaN or an infinity, or None."""
     for name, value in tensors.items():
-        tensor = value.local if isinstance(value, Rows) else value
+        tensor = outline.local(value)
         if tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
             # Minimum and maximum are NaN if any value is. `isfinite` takes 50 times as long
             # (torch 2.13, CPU).

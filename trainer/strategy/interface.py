@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -145,8 +146,8 @@ class Strategy:
 
     # Which of the tensors are divided. A checkpoint has whole tensors, by name.
 
-    def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
-        """Return this rank's rows of a divided tensor, and any other tensor as it is.
+    def part(self, value: Any, owner: nn.Parameter | None = None) -> Any:
+        """Return this rank's `Rows` of a divided tensor, and any other value as it is.
 
         value: of the model's `state_dict()`; or of the optimizer's state for the parameter `owner`.
         The result shares its memory.

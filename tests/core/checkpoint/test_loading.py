@@ -97,8 +97,8 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, 
     save(context, replica_of(), 6)
     lose_all(context, how)
     words = (
-        rf"^the run had checkpoint step-00000006, but {tmp_path}/checkpoints has no undamaged one: "
-        "bring its files back and resume, or begin a new run; nothing was overwritten$"
+        rf"^the run had checkpoint step-00000006, but {tmp_path}/checkpoints has no undamaged one\n"
+        "  hint: bring its files back and resume, or begin a new run; nothing was overwritten$"
     )
     with pytest.raises(UserError, match=words):
         loaded(context, replica_of())

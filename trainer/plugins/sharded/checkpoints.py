@@ -167,11 +167,10 @@ def write_part(root: Path, step: int, attempt: int, name: str, write: commit.Wri
     Raises: StorageError or TransientStorageError.
     """
     directory = commit.temporary_directory(root, step, attempt)
-    doing = f"saving {name} of checkpoint {root / checkpoint_name(step)}"
-    with storage(doing):
+    with storage(f"saving {name} of checkpoint {root / checkpoint_name(step)}"):
         directory.mkdir(exist_ok=True)
         with commit.discarded_on_error(directory / name):
-            return commit.write_file(directory / name, write, doing)
+            return commit.write_file(directory / name, write)
 
 
 def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents] | None:
@@ -285,13 +284,10 @@ def _optimizer_state(
 def _add_own(
     target: torch.Tensor | Rows, value: StoredTensor, replica: Replica, parts: list[Part]
 ) -> None:
-    first, tensor = 0, target
+    first = 0
     if isinstance(target, Rows):
-        row = math.prod(target.shape[1:])
-        first = replica.strategy.sharding.rows(target.shape[0])[0] * row
-        tensor = target.local
-    assert isinstance(tensor, torch.Tensor)
-    parts += parts_of(value, first, tensor.detach())
+        first = replica.strategy.sharding.rows(target.shape[0])[0] * math.prod(target.shape[1:])
+    parts += parts_of(value, first, outline.local(target).detach())
 
 
 def parts_of(stored: StoredTensor, first: int, target: torch.Tensor) -> Iterator[Part]:
@@ -340,10 +336,8 @@ def _quarantine(contents: Contents, problems: list[str], context: RankContext) -
     except DamageError as error:
         recovery.quarantine_and_report(directory, str(error), log)
     else:
-        raise TransientStorageError(
-            f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all "
-            "its files as they were written"
-        )
+        what = f"rank {rank} cannot read checkpoint {directory}: {problems[rank]}; rank 0 reads all"
+        raise TransientStorageError(f"{what} its files as they were written")
 
 
 def _gather_texts(text: str, device: torch.device) -> list[str]:

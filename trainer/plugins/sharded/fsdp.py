@@ -179,7 +179,7 @@ class Fsdp(InBlocks):
         optimizer.register_step_post_hook(end)
         self._reduces_unused(self._wrapped)
 
-    def part(self, value: torch.Tensor, owner: nn.Parameter | None = None) -> torch.Tensor | Rows:
+    def part(self, value: Any, owner: nn.Parameter | None = None) -> Any:
         """Return the rows of a parameter of the model, or of the optimizer's state for it.
 
         A tensor of that state is divided if it has the shape of the parameter's rows.
@@ -187,7 +187,8 @@ class Fsdp(InBlocks):
         if owner is None:
             return Rows(_local(value), tuple(value.shape)) if isinstance(value, DTensor) else value
         shape = self._shapes.get(id(owner))
-        return Rows(value, shape) if shape and value.shape == owner.shape else value
+        is_like = getattr(value, "shape", None) == owner.shape
+        return Rows(value, shape) if shape and is_like else value
 
     def whole(self, rows: Rows) -> torch.Tensor:
         """Return the whole tensor. All ranks of the shard group call it: each has some rows."""
