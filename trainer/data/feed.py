@@ -136,13 +136,10 @@ class HeldOut:
         """Return the number of held-out samples of all ranks together."""
         return self._num_samples
 
-    def batches(self) -> Iterator[tuple[Batch, int]]:
-        """Yield this rank's samples in batches on the device, and the size of each.
-
-        The worker processes stay alive between two calls.
-        """
+    def batches(self) -> Iterator[Batch]:
+        """Yield this rank's samples in batches on the device; worker processes stay alive."""
         for batch in self.reader.read(self._schedule):
-            yield self.to_device(batch, None), len(batch.indices)
+            yield self.to_device(batch, None)
 
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""
@@ -200,10 +197,8 @@ class InMemory:
             self.index_device = torch.device("cpu")
         self._source = source.to(context.device)
         if context.run.spec.launch.num_workers > 0 and seed_kind == SAMPLE:
-            context.distributed.log(
-                f"launch.num_workers is not used: {context.train.dataset} is indexed by whole "
-                "batches"
-            )
+            what = f"{context.train.dataset} is indexed by whole batches"
+            context.distributed.log(f"launch.num_workers is not used: {what}")
 
     def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
         """Yield the batches of a schedule. Raises: UserError for another number of samples."""

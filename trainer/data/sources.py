@@ -187,23 +187,18 @@ def check_plain(whose: str, state: Any) -> None:
         raise UserError(f"{what}, which no checkpoint can hold", hint)
 
 
-def check_inputs(where: str, inputs: object, n: int) -> None:
-    """Raise UserError unless `inputs` is a batch of `n` inputs. where: the key that returned it."""
-    if not isinstance(inputs, torch.Tensor):
-        raise UserError(f"{where} returns a {type(inputs).__name__}, not a tensor of {n} inputs")
-    num_inputs = len(inputs) if inputs.ndim else 0
-    if num_inputs != n:
-        raise UserError(f"{where} returns {num_inputs} inputs for {n} samples: return one for each")
+def check_length(where: str, values: object, n: int, what: str = "inputs") -> None:
+    """Raise UserError unless `values` is a batch of `n`. where: the key that returned it."""
+    if not isinstance(values, torch.Tensor):
+        raise UserError(f"{where} returns a {type(values).__name__}, not a tensor of {n} {what}")
+    length = len(values) if values.ndim else 0
+    if length != n:
+        raise UserError(f"{where} returns {length} {what} for {n} samples: return one for each")
 
 
 def check_batch(content: Batch, n: int) -> None:
     """Raise UserError where a batch of a pair (inputs, targets) has not `n` of both."""
     if isinstance(content, (tuple, list)) and len(content) == 2:
-        inputs, targets = content
-        if isinstance(inputs, torch.Tensor):
-            check_inputs("train.dataset", inputs, n)
-        if isinstance(targets, torch.Tensor) and (targets.ndim == 0 or len(targets) != n):
-            raise UserError(
-                f"train.dataset returns labels {targets.dtype} {tuple(targets.shape)} for {n} "
-                "samples: return one for each"
-            )
+        for values, what in zip(content, ("inputs", "labels"), strict=True):
+            if isinstance(values, torch.Tensor):
+                check_length("train.dataset", values, n, what)

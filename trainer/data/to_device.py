@@ -12,7 +12,7 @@ from ..parts import parts
 from ..process.run_handle import RankContext
 from ..seeds import SampleRandom
 from ..user_code import call, load, user_code
-from .sources import BYTE_SCALE, Batch, RawBatch, check_inputs, is_pair
+from .sources import BYTE_SCALE, Batch, RawBatch, check_length, is_pair
 
 # (inputs float32 [n, ...], the samples' random numbers, or None in evaluation) -> inputs. With an
 # attribute takes_batch that is true the first argument and the result are a whole batch; with
@@ -61,11 +61,10 @@ class ToDevice:
                 return self._transform(content, random)
         if not is_pair(content):
             if self._transform is not None:
-                raise UserError(
-                    f"train.transform {self._name} gets the inputs of a pair (inputs, targets), "
-                    f"but train.dataset returns a {type(content).__name__}: give the transform an "
-                    "attribute takes_batch = True, then it gets the whole batch"
-                )
+                what = "gets the inputs of a pair (inputs, targets), but train.dataset returns a "
+                what = f"train.transform {self._name} {what}{type(content).__name__}"
+                hint = "give the transform an attribute takes_batch = True to get the whole batch"
+                raise UserError(what, hint)
             return content
         inputs, targets = content
         if inputs.dtype == torch.uint8 and not self._takes_bytes:
@@ -74,7 +73,7 @@ class ToDevice:
             num_inputs = len(inputs)
             with user_code("train.transform", self._name):
                 inputs = self._transform(inputs, random)
-            check_inputs(f"train.transform {self._name}", inputs, num_inputs)
+            check_length(f"train.transform {self._name}", inputs, num_inputs)
         if self._is_channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, targets

@@ -1,5 +1,6 @@
 """The evaluations of an attempt: when one is due, its result, and the best one so far."""
 
+import functools
 import itertools
 import math
 import time
@@ -51,12 +52,8 @@ class Evaluation:
         rank = self._context.distributed.rank
         seed = seeds.mix(seeds.HELD_OUT, self._context.train.seed, step, rank)
         seeds.seed_all(seed, self._context.device)
-        sums = evaluate(
-            replica,
-            self._held_out,
-            lambda: self._context.pulse.beat("evaluation", step),
-            is_stop_agreed,
-        )
+        beat = functools.partial(self._context.pulse.beat, "evaluation", step)
+        sums = evaluate(replica, self._held_out, beat, is_stop_agreed)
         if self._context.distributed.is_first:
             seconds = round(time.monotonic() - began, 3)
             self._context.events.event("evaluation", step=step, seconds=seconds)
@@ -81,11 +78,9 @@ class Evaluation:
     def log_early_stop(self, state: TrainState) -> None:
         """Log why the training ends before its last step, if it does."""
         if self.is_early_stop(state):
-            self._context.distributed.log(
-                f"early stop: {state.best['metric']} was best at step {state.best['step']} "
-                f"({state.best['value']:.4g}), "
-                f"{state.evals_since_best} evaluations ago (train.early_stop_patience)"
-            )
+            best = "{metric} was best at step {step} ({value:.4g})".format(**state.best)
+            ago = f"{state.evals_since_best} evaluations ago (train.early_stop_patience)"
+            self._context.distributed.log(f"early stop: {best}, {ago}")
 
 
 def _track_best(replica: Replica, state: TrainState, metrics: dict[str, float]) -> None:
@@ -120,24 +115,20 @@ def evaluate(
     # All ranks: BatchNorm's statistics differ between them, and a checkpoint has those of rank 0.
     for buffer in () if is_alone else module.buffers():
         dist.broadcast(buffer, src=0)
-    num_rounds, num_samples, is_stopped = held_out.num_rounds, 0, False
+    num_rounds, is_stopped = held_out.num_rounds, False
     module.eval()
     for index, batch in itertools.zip_longest(range(num_rounds), held_out.batches()):
         if is_stopped := is_stop_agreed(index, index == num_rounds - 1):
             break
         if batch is not None:
             beat()
-            sums += replica.row(batch[0])
-            num_samples += batch[1]
+            sums += replica.row(batch)
         elif replica.strategy.evaluates_together:  # a sample that does not count
             replica.row(held_out.example())
     module.train()
     replica.strategy.end_evaluation(module)
     if is_stopped:
         return None
-    counted = torch.cat([sums, sums.new_tensor([float(num_samples)])])
     if not is_alone:
-        dist.all_reduce(counted)  # all ranks: each has evaluated its part of the samples
-    if counted[-1] != len(held_out):
-        raise RuntimeError(f"evaluation counted {counted[-1]:.0f} of {len(held_out)} samples")
-    return counted[:-1]
+        dist.all_reduce(sums)  # all ranks: each has evaluated its part of the samples
+    return sums

@@ -3,8 +3,8 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -95,9 +95,8 @@ def prepare(context: RankContext, callbacks: Sequence[Callback] = ()) -> Loop:
     _check_end(context.train, data.length.total_steps, state.global_step)
     step = checkpoints.newest_step
     loaded = None if step is None else checkpoint_name(step)
-    context.distributed.log(
-        f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
-    )
+    what = f"resuming from checkpoint {loaded}" if loaded else "starting at step 0"
+    context.distributed.log(what)
     context.events.event("loaded", step=state.global_step, checkpoint=loaded)
     loop = Loop(context, data, replica, state, checkpoints)
     for each in callbacks:
@@ -136,10 +135,8 @@ def _initialize(
         distributed.log(f"run directory {run.dir.path}")
     rank.open(run.dir, run.attempt)
     rank.events.event("init")
-    log(
-        f"rank {distributed.rank} of {distributed.world_size} on {distributed.host}, "
-        f"group {distributed.group_rank}, pid {os.getpid()}, {device} ({reason})"
-    )
+    what = f"rank {distributed.rank} of {distributed.world_size} on {distributed.host}, group "
+    log(f"{what}{distributed.group_rank}, pid {os.getpid()}, {device} ({reason})")
     check_device(run.spec.slurm.num_gpus, run.spec.slurm.gpus_are, device, reason)
     return RankContext(run, distributed, device, rank.events, rank.pulse, callbacks)
 
@@ -147,26 +144,20 @@ def _initialize(
 def conclude(context: RankContext, loop: Loop, status: Status) -> None:
     """Write the outcome of the attempt on rank 0; all saves are committed."""
     run, step, saved_step = context.run, loop.state.global_step, loop.checkpoints.newest_step
-    digests = ("", "")
+    more: dict[str, Any] = {}
     if status == "completed" and (is_divided(context) or context.distributed.is_first):
-        digests = weights_sha256(loop.replica), optimizer_sha256(loop.replica)
+        more = {  # what `attempt.close` copies into result.json
+            "metrics": dict(loop.state.metrics),
+            "weights_sha256": weights_sha256(loop.replica),
+            "optimizer_sha256": optimizer_sha256(loop.replica),
+            "best": Best(**loop.state.best),
+            "exactness": loop.exactness[0],
+            "exactness_reason": loop.exactness[1],
+        }
     if context.distributed.is_first:
-        outcome = Outcome(
-            status=status,
-            global_step=step,
-            epoch=step // loop.length.steps_per_epoch,
-            checkpoint=None if saved_step is None else checkpoint_name(saved_step),
-        )
-        if status == "completed":  # what `attempt.close` copies into result.json
-            outcome = replace(
-                outcome,
-                metrics=dict(loop.state.metrics),
-                weights_sha256=digests[0],
-                optimizer_sha256=digests[1],
-                best=Best(**loop.state.best),
-                exactness=loop.exactness[0],
-                exactness_reason=loop.exactness[1],
-            )
+        epoch = step // loop.length.steps_per_epoch
+        checkpoint = None if saved_step is None else checkpoint_name(saved_step)
+        outcome = Outcome(status, global_step=step, epoch=epoch, checkpoint=checkpoint, **more)
         with storage(f"writing the outcome to {run.dir.path}"):
             check_owner(run)
             records.write(run.dir.attempt(run.attempt).outcome, outcome)

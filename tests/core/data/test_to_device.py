@@ -44,7 +44,7 @@ def test_a_transform_that_takes_batches_gets_one_of_any_structure():
 def test_a_transform_of_inputs_needs_pairs():
     words = (
         r"^train.transform mine:t gets the inputs of a pair \(inputs, targets\), but train.dataset "
-        "returns a dict: give the transform an attribute takes_batch = True"
+        "returns a dict\n  hint: give the transform an attribute takes_batch = True"
     )
     with pytest.raises(UserError, match=words):
         first(Whole(numbered), lambda inputs, random: inputs, transform="mine:t")
