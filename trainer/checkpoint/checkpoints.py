@@ -252,12 +252,9 @@ class Checkpoints:
         model = pending.values["model"]
         tensors = {name: model[name] for name in pending.parameters}
         if self._context.train.stop_on_nan and (name := first_not_finite(tensors)):
-            step = pending.step
-            raise NotFinite(
-                f"{name} is not finite at step {step}: no checkpoint of this step is committed\n"
-                "  hint: use a lower train.lr, or train.grad_clip_norm; train.stop_on_nan: false "
-                "saves it regardless"
-            )
+            what = f"{name} is not finite at step {pending.step}, which is not saved"
+            hint = "use a lower train.lr, or train.grad_clip_norm; or train.stop_on_nan: false"
+            raise NotFinite(what, hint)
 
     def _commit(self, pending: CopiedState, parts: tuple[NamedFile, ...] = ()) -> CommittedSave:
         """Commit a checkpoint, in the writer's thread. parts: where the ranks have written them.

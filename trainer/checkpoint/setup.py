@@ -66,11 +66,9 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
         raise UserError(f"{what}: {hint}, or begin a new run with train.init_from")
     changes = changed_keys(saved.train, now.train)
     if changes and not is_change_accepted:
-        raise UserError(
-            f"the checkpoint was saved with another spec: {', '.join(changes)}; "
-            f"{installation.command('resume', context.run.dir.run_id, 'KEY=VALUE')} "
-            "shows the changes and accepts --yes"
-        )
+        resume = installation.command("resume", context.run.dir.run_id, "KEY=VALUE")
+        what = f"the checkpoint was saved with another spec: {', '.join(changes)}"
+        raise UserError(f"{what}; {resume} shows the changes and accepts --yes")
     for change in changes:
         context.distributed.log(f"changed on request: {change}")
 

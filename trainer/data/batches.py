@@ -42,10 +42,8 @@ class Batches(BatchSizes):
         """
         sizes, size = BatchSizes.for_ranks(train, world_size), train.global_batch_size
         if size is not None and size > num_samples:
-            raise UserError(
-                f"train.global_batch_size is {size}, but the training set has only "
-                f"{num_samples} samples: make it {num_samples} at most"
-            )
+            what = f"train.global_batch_size is {size}, but the training set has only {num_samples}"
+            raise UserError(f"{what} samples: make it {num_samples} at most")
         return cls(**vars(sizes), num_samples=num_samples, seed=train.seed, is_elastic=bool(size))
 
     def __post_init__(self) -> None:
@@ -57,10 +55,9 @@ class Batches(BatchSizes):
             hint = f"make train.micro_batch_size {most} at most" if most else "take fewer ranks"
             raise UserError(f"{what}{self.num_samples} samples", hint)
         if self.grad_accum_steps > self.rounds_per_epoch:
-            raise UserError(
-                f"train.grad_accum_steps is {self.grad_accum_steps}, but the {self.num_samples} "
-                f"training samples make only {self.rounds_per_epoch} batches of {micro}"
-            )
+            samples = f"{self.num_samples} training samples make only {self.rounds_per_epoch}"
+            what = f"train.grad_accum_steps is {self.grad_accum_steps}, but the {samples}"
+            raise UserError(f"{what} batches of {micro}")
 
     @functools.cached_property
     def rounds_per_epoch(self) -> int:

@@ -59,10 +59,8 @@ def is_stream(part: object) -> TypeGuard[Stream]:
 def _check_part(name: str, title: str, part: object) -> None:
     """Raise UserError unless a part is a data set with samples."""
     if not isinstance(part, (BatchSource, PerSampleSet)):
-        raise UserError(
-            f"train.dataset: {name} returns a {type(part).__name__} as its {title} part: it "
-            "needs __len__, and either batch and to, or __getitem__; only the train part may be a "
-            "stream, with state_dict and load_state_dict"
-        )
+        what = f"train.dataset: {name} returns a {type(part).__name__} as its {title} part: it "
+        what += "needs __len__, and either batch and to, or __getitem__; only the train part may "
+        raise UserError(f"{what}be a stream, with state_dict and load_state_dict")
     if len(part) == 0:
         raise NoSamples(f"train.dataset: {name} returns a {title} part without samples")

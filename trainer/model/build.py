@@ -85,9 +85,8 @@ def _shared_module(
     """Return the model with this rank's part of the weights, and what the objective calls."""
     spec, device = context.train, context.device
     if spec.sync_batchnorm and device.type != "cuda":  # the check at submit does not know it
-        raise UserError(
-            f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}: leave it out"
-        )
+        what = f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}"
+        raise UserError(what, "leave it out")
     # After the example, because a user's transform may draw random numbers there.
     seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), device)
     with user_code("train.model", spec.model):
@@ -122,10 +121,9 @@ def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:
     counts = torch.cat(gather(own)).tolist()
     if len(set(counts)) > 1:
         shown = ["a tensor" if number == -1 else str(number) for number in counts]
-        raise UserError(
-            f"train.objective {context.train.objective} returns different num_items on the ranks, "
-            f"{', '.join(shown)}: return it as a tensor, which is added up over the ranks"
-        )
+        what = f"train.objective {context.train.objective} returns different num_items on the ranks"
+        hint = "return it as a tensor, which is added up over the ranks"
+        raise UserError(f"{what}, {', '.join(shown)}", hint)
     return fixed
 
 
@@ -143,10 +141,9 @@ def best_metric(context: RankContext, names: list[str], has_held_out: bool) -> B
         return None
     known = [f"eval_{each}" for each in names] if has_held_out else []
     if name not in known:
-        raise UserError(
-            f"checkpoint.best is {name}, but train.objective {context.train.objective} has "
-            f"{', '.join(known) or 'no held-out metric: train.dataset returns no held-out part'}"
-        )
+        found = ", ".join(known) or "no held-out metric: train.dataset returns no held-out part"
+        what = f"checkpoint.best is {name}, but train.objective {context.train.objective}"
+        raise UserError(f"{what} has {found}")
     mode = METRIC_MODES.get(name, "min") if checkpoint.best_mode == "auto" else checkpoint.best_mode
     return BestMetric(name, mode)
 
@@ -182,9 +179,8 @@ def throw_away_pass(
         if each.requires_grad and each.grad is None
     ]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
-        raise UserError(
-            f"train.model {spec.model}: {len(unused)} parameters got no gradient, the first is "
-            f"{unused[0]}: set train.find_unused_parameters to true, or freeze them"
-        )
+        what = f"{len(unused)} parameters got no gradient, the first is {unused[0]}"
+        hint = "set train.find_unused_parameters to true, or freeze them"
+        raise UserError(f"train.model {spec.model}: {what}", hint)
     wrapped.zero_grad(set_to_none=True)
     return sums

@@ -36,10 +36,9 @@ class MeanGradient:
         count, fixed, divisor = sums.num_items, self._fixed_items, self._batch_size
         if fixed is not None:
             if not isinstance(count, int) or count != fixed:
-                raise UserError(
-                    f"train.objective returned num_items {fixed} for one batch and {count} for "
-                    "another: return it as a tensor, which is added up over the batches and ranks"
-                )
+                what = f"train.objective returned num_items {fixed} for one batch and {count} for"
+                hint = "return it as a tensor, which is added up over the batches and ranks"
+                raise UserError(f"{what} another", hint)
             divisor = fixed
         else:
             if self._num_items is None:

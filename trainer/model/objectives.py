@@ -97,22 +97,17 @@ class Classification:
         scores = model(inputs)
         self._check(scores, labels)
         labels = labels.long()
-        loss = functional.cross_entropy(
-            scores,
-            labels,
-            label_smoothing=self._label_smoothing if model.training else 0.0,
-            reduction="sum",
-        )
+        smoothing = self._label_smoothing if model.training else 0.0
+        loss = functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing)
         num_items = len(labels) if labels.ndim == 1 else (labels != IGNORED).sum()
         return Sums(loss, num_items, {"accuracy": (scores.argmax(dim=1) == labels).sum()})
 
     def _check(self, scores: object, labels: torch.Tensor) -> None:
         classes, train = self._data.num_classes, self._data.train
         if labels.is_floating_point():
-            raise UserError(
-                f"train.dataset {train.dataset} returns labels {labels.dtype} "
-                f"{tuple(labels.shape)}: make them int64, or take train.objective regression"
-            )
+            what = f"train.dataset {train.dataset} returns labels {labels.dtype}"
+            hint = "make them int64, or take train.objective regression"
+            raise UserError(f"{what} {tuple(labels.shape)}", hint)
         if isinstance(scores, torch.Tensor) and classes not in (None, *scores.shape[1:2]):
             what = f"train.model {train.model} returns scores of shape {tuple(scores.shape)}"
             raise UserError(f"{what}, but the labels of {train.dataset} name {classes} classes")
@@ -122,10 +117,9 @@ def as_pair(batch: Any, dataset: str, objective: str) -> tuple[Any, torch.Tensor
     """Return the (inputs, targets) of a batch. Raises UserError for another structure."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], torch.Tensor):
         return batch[0], batch[1]
-    raise UserError(
-        f"train.objective {objective} needs batches (inputs, targets), but train.dataset {dataset} "
-        f"returns a {type(batch).__name__}: return pairs, or name your own train.objective"
-    )
+    what = f"train.objective {objective} needs batches (inputs, targets), but train.dataset"
+    what += f" {dataset} returns a {type(batch).__name__}"
+    raise UserError(what, "return pairs, or name your own train.objective")
 
 
 BUILT_IN = {"classification": Classification}

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..contract import gpus, node_name
-from ..errors import HINT, UserError, log
+from ..errors import UserError, log
 
 # Bounds the rendezvous and every collective: a rank whose peer vanished fails after this time. The
 # watchdog's limits are shorter, and it names the rank at fault.
@@ -38,10 +38,8 @@ class DistributedContext:
         """Return the context from torchrun's variables; UserError if one is missing."""
         missing = [name for name in TORCHRUN_VARIABLES if name not in environ]
         if missing:
-            raise UserError(
-                f"{', '.join(missing)} not set: start it with torchrun, such as "
-                "torchrun --standalone --nproc-per-node=1 -m trainer RUN_DIR"
-            )
+            hint = "start it by torchrun --standalone --nproc-per-node=1 -m trainer RUN_DIR"
+            raise UserError(f"{', '.join(missing)} not set", hint)
         values = {name.lower(): int(environ[name]) for name in TORCHRUN_VARIABLES}
         return cls(**values, host=node_name(environ))
 
@@ -74,11 +72,9 @@ def check_device(num_gpus: int, asked: str, device: torch.device, reason: str) -
         cause = gpus.limiting_variable(os.environ, num_gpus)
         if torch.version.cuda is None and torch.version.hip is None:
             cause = "it is a CPU build"
-        raise UserError(
-            f"{asked}, but torch {torch.__version__} sees {reason}: "
-            f"{cause or 'look at nvidia-smi on the node, and at launch.nproc_per_node'}"
-            f"{HINT}slurm.gpus_per_node: 0 trains on the CPU"
-        )
+        cause = cause or "look at nvidia-smi on the node, and at launch.nproc_per_node"
+        what = f"{asked}, but torch {torch.__version__} sees {reason}: {cause}"
+        raise UserError(what, "slurm.gpus_per_node: 0 trains on the CPU")
 
 
 def init_process_group(device: torch.device) -> None:

@@ -203,15 +203,12 @@ class Loop:
         means = training_means.since_last_line(self.replica, self.state)
         if self.train.stop_on_nan and not math.isfinite(means["train_loss"]):
             self._saves.finish(self.state)  # so the newest save is committed
-            newest = self.checkpoints.newest_step
-            saved = "there is no checkpoint yet"
+            newest, saved = self.checkpoints.newest_step, "there is no checkpoint yet"
             if newest is not None:
                 saved = f"the last good checkpoint is {checkpoint_name(newest)}"
-            raise NotFinite(
-                f"the loss is {means['train_loss']} at step {self.state.global_step}: {saved}\n"
-                "  hint: use a lower train.lr, train.grad_clip_norm or train.precision bf16; or "
-                "check the inputs for a NaN"
-            )
+            what = f"the loss is {means['train_loss']} at step {self.state.global_step}: {saved}"
+            hint = "use a lower train.lr, train.grad_clip_norm or train.precision bf16; or "
+            raise NotFinite(what, f"{hint}check the inputs for a NaN")
         self.state.metrics |= means
         if self.reporter is not None:
             self.reporter.report_training(self.state.global_step, means, lr, self._data_wait_s)

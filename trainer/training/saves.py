@@ -108,10 +108,9 @@ class Saves:
         is_saved = of_first(self._last_save_s <= limit_s, self._context.device)
         if not is_saved:
             redone = quantity(step - saved_step, "step")
-            self._context.distributed.log(
-                f"no time to save step {step}: the save of step {saved_step} took "
-                f"{self._last_save_s:.1f} s; {redone} will be repeated"
-            )
+            took = f"the save of step {saved_step} took {self._last_save_s:.1f} s"
+            what = f"no time to save step {step}: {took}; {redone} will be repeated"
+            self._context.distributed.log(what)
         return is_saved
 
     def finish(self, state: TrainState) -> None:

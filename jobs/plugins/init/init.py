@@ -93,12 +93,8 @@ def files() -> dict[str, str]:
     targets = "".join(each.read_text(encoding="utf-8") for each in plugins)
     kit_mk = (installation.PACKAGE / "kit.mk").read_text(encoding="utf-8")
     spec = Path(__file__).with_name("first.yaml").read_text(encoding="utf-8")
-    return {
-        "configs/first.yaml": spec,
-        "kit.mk": kit_mk.replace("include $(KIT_PLUGINS)\n", targets).replace(
-            " $(KIT_PLUGINS)", ""
-        ),
-    }
+    kit_mk = kit_mk.replace("include $(KIT_PLUGINS)\n", targets).replace(" $(KIT_PLUGINS)", "")
+    return {"configs/first.yaml": spec, "kit.mk": kit_mk}
 
 
 def _ignore(path: Path) -> None:

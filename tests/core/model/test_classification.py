@@ -66,7 +66,7 @@ LABELS = torch.zeros(4).long()
 @pytest.mark.parametrize(
     ("outputs", "labels", "words"),
     [
-        (scores(4, 3), LABELS.float(), "dataset mine returns labels torch.float32 (4,): make them"),
+        (scores(4, 3), LABELS.float(), "dataset mine returns labels torch.float32 (4,)\n  hint: "),
         (scores(4, 2), LABELS, "model net returns scores of shape (4, 2), but the labels of mine"),
         (scores(4), LABELS, "model net returns scores of shape (4,), but the labels of mine"),
     ],
@@ -81,7 +81,7 @@ def test_a_batch_that_is_no_pair_is_refused_with_the_way_out(batch):
     kind = type(batch).__name__
     words = (
         r"train.objective classification needs batches \(inputs, targets\), but train.dataset "
-        f"mine returns a {kind}: return pairs, or name your own train.objective"
+        f"mine returns a {kind}\n  hint: return pairs, or name your own train.objective"
     )
     with pytest.raises(UserError, match=words):
         Classification(DATA)(Gives(scores(4, 3)), batch)

@@ -208,7 +208,7 @@ def test_a_step_without_any_item_changes_no_weight(ranks, world_size):
 def test_ranks_with_different_fixed_numbers_of_items_are_refused_at_the_start(ranks):
     words = (
         f"train.objective {__name__}:counts_its_rank returns different num_items on the ranks, "
-        "1, 2, 3: return it as a tensor, which is added up over the ranks"
+        "1, 2, 3\n  hint: return it as a tensor, which is added up over the ranks"
     )
     assert [each["refused"] for each in ranks[:3]] == [words] * 3
 
@@ -228,7 +228,7 @@ def test_a_share_that_half_precision_cannot_hold_is_scaled_before_it_is_cut():
 def test_a_fixed_number_of_items_that_changes_is_refused_with_the_way_out(num_items):
     mean = MeanGradient(num_batches=2, batch_size=2, fixed_items=4)
     assert mean.seed(sums_of(4), is_last=False).item() == 1 / 8
-    words = f"num_items 4 for one batch and {num_items} for another: return it as a tensor"
+    words = f"num_items 4 for one batch and {num_items} for another\n  hint: return it as a tensor"
     with pytest.raises(UserError) as caught:
         mean.seed(sums_of(num_items), is_last=True)
     assert words in str(caught.value)

@@ -30,10 +30,9 @@ class ResumableBatches(Sampler[list[int]]):
         self._next = (0, 0)  # the epoch of the next iteration, and the batches of a rank to skip
         self.before_next: Callable[[], None] | None = None  # called once, by the next iteration
         if self.num_steps == 0:
-            raise ValueError(
-                f"{num_samples} samples make no batch of {batch_size} for each of "
-                f"{self.world_size} ranks: take a smaller batch_size, or fewer ranks"
-            )
+            what = f"{num_samples} samples make no batch of {batch_size} for each of "
+            what += f"{self.world_size} ranks: take a smaller batch_size, or fewer ranks"
+            raise ValueError(what)
 
     @property
     def num_steps(self) -> int:

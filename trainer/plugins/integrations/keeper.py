@@ -110,10 +110,8 @@ class Keeper:
     def completed(self) -> None:
         """Exit with 0 at the end of the training. Raises: ValueError if it did no step."""
         if self.step == 0:
-            raise ValueError(
-                "the training ends after 0 steps: does its loader have a batch for each of "
-                f"{self.world_size} ranks, and its length a step?"
-            )
+            what = f"does its loader have a batch for each of {self.world_size} ranks"
+            raise ValueError(f"the training ends after 0 steps: {what}, and its length a step?")
         self.stop.completed()
 
     def save(self, write: Callable[[Path], Any]) -> None:

@@ -93,11 +93,10 @@ def fill(module: nn.Module, strategy: Strategy, seed: int) -> None:
             if id(own[key]) in done:
                 continue
             if value.isnan().any():
-                raise UserError(
-                    f"train.model: {f'{name}.{key}'.lstrip('.')} has an element whose initial "
-                    f"value nothing writes: above {LIMIT_BYTES / 2**30:.0f} GiB each module needs "
-                    "a method reset_parameters(), or the model a method _init_weights(module)"
-                )
+                what = f"{name}.{key}".lstrip(".") + " has an element whose initial value nothing "
+                hint = "a method reset_parameters(), or the model a method _init_weights(module)"
+                hint = f"above {LIMIT_BYTES / 2**30:.0f} GiB each module needs {hint}"
+                raise UserError(f"train.model: {what}writes", hint)
             part = strategy.part(own[key].detach())
             if isinstance(part, Rows):
                 first, end = strategy.sharding.rows(part.shape[0])

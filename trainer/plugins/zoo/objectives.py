@@ -39,10 +39,9 @@ class Regression:
         if shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)
         elif shape != targets.shape:
-            raise UserError(
-                f"train.model {train.model} returns {_shown(outputs)} for targets of shape "
-                f"{tuple(targets.shape)} of {train.dataset}: have it return a tensor of that shape"
-            )
+            what = f"train.model {train.model} returns {_shown(outputs)} for targets of shape "
+            what += f"{tuple(targets.shape)} of {train.dataset}"
+            raise UserError(what, "have it return a tensor of that shape")
         targets = targets.to(outputs.dtype)
         difference = outputs.detach() - targets
         metrics = {"mse": difference.square().sum(), "mae": difference.abs().sum()}
@@ -69,10 +68,9 @@ class LanguageModel:
         outputs = model(inputs)
         logits = getattr(outputs, "logits", outputs)
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
-            raise UserError(
-                f"train.model {self._data.train.model} returns {_shown(logits)} for targets of "
-                f"shape {tuple(targets.shape)}: have it return logits [n, T, vocabulary]"
-            )
+            what = f"train.model {self._data.train.model} returns {_shown(logits)} for targets of "
+            hint = "have it return logits [n, T, vocabulary]"
+            raise UserError(f"{what}shape {tuple(targets.shape)}", hint)
         flat = targets.reshape(-1)
         loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
         return Sums(loss, (flat != IGNORED).sum() if is_masked else flat.numel())
