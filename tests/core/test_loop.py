@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import random
 import re
 import threading
@@ -326,3 +327,17 @@ def test_a_checkpoint_that_is_to_be_kept_is_also_saved(tmp_path):
     run, _ = train(tmp_path, Spec(train=TRAIN, checkpoint=kept))  # an epoch has three steps
     names = sorted(path.name for path in run.checkpoints.glob("step-*"))
     assert names == [f"step-{step:08d}" for step in (4, 6, 8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "stall_s", "seconds"),
+    [
+        (Checkpoint(), 0.01, 60),  # auto: a minute, or twenty times the stall of the last save
+        (Checkpoint(), 12.0, 240),
+        (Checkpoint(every_minutes=2), 12.0, 120),
+        (Checkpoint(every_steps=5), 12.0, math.inf),
+        (Checkpoint(interval=None), 12.0, math.inf),
+    ],
+)
+def test_the_interval_of_saves(checkpoint, stall_s, seconds):
+    assert saves.interval_s(checkpoint, stall_s) == seconds

@@ -1,4 +1,4 @@
-"""The pure parts of the trainer: order of the samples, splits, digest."""
+"""Small parts of the trainer: seeds, digests, the place and the run of a rank."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from torch import nn
 from slurm_job_kit.trainer.checkpoint.digest import tensors_sha256
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.process.context import DistributedContext
+from slurm_job_kit.trainer.process.run_handle import find_run
 from slurm_job_kit.trainer.seeds import mix
 
 
@@ -45,5 +46,12 @@ def test_the_context_comes_from_torchruns_variables():
     context = DistributedContext.from_env(values | {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
     assert (context.rank, context.local_rank, context.world_size) == (2, 2, 4)
     assert not context.is_first
-    with pytest.raises(UserError, match="RANK, LOCAL_RANK, .* not set: start it with torchrun"):
+    with pytest.raises(UserError, match="RANK, LOCAL_RANK, .* not set\n  hint: start it by torchrun"):
         DistributedContext.from_env({})
+
+
+@pytest.mark.parametrize("words", [["x.yaml"], ["{run}", "train.lr=1"], []])
+def test_other_words_than_a_run_directory_are_refused_with_the_way_to_one(run, words):
+    words = [word.replace("{run}", str(run.path)) for word in words]
+    with pytest.raises(UserError, match="RUN_DIR\n  hint: jobs freeze CONFIG"):
+        find_run(words, None)

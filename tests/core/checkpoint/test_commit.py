@@ -160,12 +160,6 @@ def test_latest_is_only_a_hint(tmp_path, latest):
     assert read_newest(tmp_path) == b"seven"
 
 
-def test_without_an_undamaged_checkpoint_the_newest_is_none(tmp_path):
-    assert read_newest(tmp_path) is None
-    damage(tmp_path / save(tmp_path, 7) / PART, "cut")
-    assert read_newest(tmp_path, []) is None
-
-
 def test_a_checkpoint_that_cannot_be_parsed_is_quarantined_each_time(tmp_path):
     def parse(files):
         raise reader.DamageError("a pickle")

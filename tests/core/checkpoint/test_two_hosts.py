@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.contract.checkpoint import reader
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint import commit, outline, recovery
+from slurm_job_kit.trainer.checkpoint import commit, recovery
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.training.reporter import open_cut
 from tests.core.checkpoint.checkpoint_kit import bits, job_of, loaded, replica_of, save
@@ -58,22 +58,6 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
 
     assert recovery.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
     assert len(parts) == 2 and checkpoint_names(here.run.dir.checkpoints) == ["step-00000006"]
-
-
-def test_a_rank_reads_its_rows_of_the_checkpoint_that_rank_0_has_found(here, there):
-    """The other host still has another checkpoint of the same name in its cache."""
-    root = here.run.dir.checkpoints
-    save(here, replica_of(width=5), 6)
-    look(there.run.dir.path)
-    (root / "step-00000006").rename(root / "aside-step-00000006")
-    save(here, replica_of(seed=2), 6)
-    manifest = reader.check(root / "step-00000006")
-    contents = reader.Contents(there.run.dir.checkpoints / "step-00000006", manifest)
-
-    def read(_):
-        return outline.whole(outline.read(contents), contents)
-
-    assert reader.twice(contents.directory, read)["global_step"] == 6
 
 
 def test_pruning_counts_only_checkpoints_that_are_there(here, there):

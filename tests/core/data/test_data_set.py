@@ -1,15 +1,21 @@
-"""The checks of a data set of the user."""
+"""A data set of the user: its checks, and the rank that builds it first."""
 
+import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set
 from slurm_job_kit.trainer.data.sources import Samples, content_sha256
 from slurm_job_kit.trainer.errors import UserError
+from slurm_job_kit.trainer.model.training_data import first_on_node
+from tests.core.data_kit import job_of
+from tests.core.ranks import place_of
 
 
 def parts(name: str, args: dict[str, Any]) -> data_set.Parts:
@@ -56,3 +62,21 @@ def test_the_held_out_part_may_be_missing():
 )
 def test_what_a_collate_function_takes_has_a_digest(one, other):
     assert content_sha256(one) == content_sha256(one) != content_sha256(other)
+
+
+def test_local_rank_0_comes_first(monkeypatch):
+    order: list[int] = []
+    barrier = threading.Barrier(2)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "barrier", lambda: barrier.wait(30))
+
+    def build(rank):
+        with first_on_node(dataclasses.replace(job_of(), distributed=place_of(rank, 2))):
+            assert order or not rank
+            order.append(rank)
+
+    other = threading.Thread(target=build, args=(1,))
+    other.start()
+    build(0)
+    other.join(30)
+    assert order == [0, 1]

@@ -131,15 +131,6 @@ def shuffled():
     return Samples(inputs, (inputs[:, 0] > 30).long()), None
 
 
-def test_a_data_set_that_draws_random_numbers_is_the_same_in_each_attempt(built):
-    def order(seed):
-        train = dataclasses.replace(MLP, dataset=f"{__name__}:shuffled", seed=seed)
-        return built(train)[0].train_batches.example()[0][0, 0].item()
-
-    firsts = [order(seed) for seed in (0, 0, 1, 1, 2, 2)]
-    assert firsts[::2] == firsts[1::2] and len(set(firsts)) > 1
-
-
 drawn: list[tuple[float, ...]] = []
 
 
@@ -168,12 +159,15 @@ class Drawing(nn.Linear):
         drawn.append(draws())
 
 
-def test_draws_of_a_model_and_a_transform_do_not_depend_on_those_of_the_data(built):
+def test_draws_follow_from_the_seed_and_not_from_those_of_other_parts(built):
     names = {"dataset": "downloaded", "transform": "drawing", "model": "Drawing"}
     own: dict[str, Any] = {key: f"{__name__}:{name}" for key, name in names.items()}
-    for _ in range(2):
-        built(dataclasses.replace(MLP, **own))
-    assert drawn[:2] == drawn[2:]
+    firsts = [
+        built(dataclasses.replace(MLP, **own, seed=seed))[0].train_batches.example()[0][0, 0].item()
+        for seed in (0, 0, 0, 1)
+    ]
+    assert firsts[1] == firsts[2] != firsts[3]
+    assert drawn[:2] == drawn[2:4] == drawn[4:6] != drawn[6:]
 
 
 def test_after_the_throw_away_pass_the_next_forward_lays_out_the_gradient_buckets(built):
@@ -262,11 +256,8 @@ def test_an_exception_of_a_callable_is_reported_with_its_key(built, key):
     "error",
     [
         MemoryError("none left"),
-        torch.OutOfMemoryError("CUDA out of memory"),
         torch.AcceleratorError("CUDA error: device-side assert triggered"),
-        dist.DistBackendError("NCCL error"),
         RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
     ],
 )
 def test_errors_of_the_machine_are_not_errors_of_the_users_code(error):

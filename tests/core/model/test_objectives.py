@@ -158,10 +158,3 @@ def test_an_objective_with_parameters_that_nothing_trains_is_refused():
         created("Weighted", is_trained=True)
     objective = created("Weighted", is_trained=False)
     assert objective(Gives(LOSS), None).loss.item() == 1
-
-
-def test_an_objective_that_cannot_be_made_is_a_user_error():
-    with pytest.raises(UserError, match="train.objective: 'hinge' is n.* a package.module:name"):
-        objectives.create(DataFacts(Train(objective="hinge")))
-    with pytest.raises(UserError, match="train.objective_args: .*unexpected .*'width'"):
-        created("Named", width=1)

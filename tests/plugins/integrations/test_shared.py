@@ -98,16 +98,6 @@ def test_the_ranks_share_each_epoch_without_the_rest(monkeypatch):
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("position", [(0, 0), (0, 2), (1, 0), (1, 3)])
-def test_a_resume_takes_the_batches_that_follow(monkeypatch, position):
-    unbroken, resumed = sampler(monkeypatch, 1, 2), sampler(monkeypatch, 1, 2)
-    epochs = [list(unbroken) for _ in range(3)]
-    epoch, num_batches = position
-    resumed.seek(epoch, num_batches)
-    assert list(resumed) == epochs[epoch][num_batches:]
-    assert list(resumed) == epochs[epoch + 1]
-
-
 def test_fewer_samples_than_a_batch_of_every_rank_are_an_error(monkeypatch):
     with pytest.raises(ValueError, match="25 samples make no batch of 4 for each of 7 ranks"):
         sampler(monkeypatch, 0, 7)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from tests.plugins.check.test_parts import check as check
+from tests.plugins.check.test_parts import of
+
 REFUSED = {
     "train: {strategy: fsdp, static_graph: true}": "static_graph: is an option of DDP, which",
     "train: {strategy: fsdp, offload_optimizer: true}": "offload_optimizer: needs GPUs, and slurm.",
@@ -44,3 +47,7 @@ def test_keys_that_fit_each_other_are_accepted(take, text):
 
 def test_a_strategy_of_another_name_has_one_problem(mistake):
     assert mistake("train: {strategy: fsdp2, shard_size: 2}").path == ("train", "strategy")
+
+
+def test_a_model_of_more_than_a_gibibyte_gets_no_memory(check):
+    assert check(of(model="mine:Net", model_args={"hidden": 2 * 10**6})) is None

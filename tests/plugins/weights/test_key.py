@@ -13,16 +13,6 @@ def test_weights_in_a_pickle_are_refused(mistake):
     assert problem.what == '"/a/weights.pt" is neither .safetensors nor a directory'
 
 
-def test_init_from_is_expanded_and_an_absolute_path_need_not_be_there(take, mistake, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv("SCRATCH", "/scratch")
-    monkeypatch.delenv("UNSET", raising=False)
-    assert take("train: {init_from: ~/a}").train.init_from == "/home/me/a"
-    assert take("train: {init_from: $SCRATCH/a.safetensors}").train.init_from[:9] == "/scratch/"
-    problem = mistake("train: {init_from: $UNSET}")
-    assert problem.path == ("train", "init_from") and "has a variable" in problem.what
-
-
 def test_a_relative_init_from_is_frozen_absolute_and_without_links(
     spec_file, take, monkeypatch, tmp_path
 ):

@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from slurm_job_kit.jobs.contract.spec import Train
-from slurm_job_kit.trainer.model import models
-from slurm_job_kit.trainer.model.objectives import DataFacts
-
-
-def create(name, args, *shape, num_classes=10):
-    train = Train(model=name, model_args=args)
-    return models.create(DataFacts(train, num_classes), torch.zeros(shape))
+from tests.core.model.test_networks import create
 
 
 def size(model):

@@ -1,4 +1,4 @@
-"""The objectives of this plugin."""
+"""The objectives and the schedule of this plugin."""
 
 import dataclasses
 import math
@@ -15,6 +15,7 @@ from slurm_job_kit.trainer.model.objectives import DataFacts, check_sums, means
 from slurm_job_kit.trainer.plugins.zoo.objectives import LanguageModel, Regression
 from tests.core.model.test_classification import found, scores
 from tests.core.model.test_objectives import Gives
+from tests.core.model.test_optim import WARM_UP, rates_of
 
 TRAIN = Train(dataset="mine", model="net")
 DATA = DataFacts(TRAIN, num_classes=3)
@@ -105,3 +106,22 @@ def test_bits_per_byte_need_the_length_of_a_token_and_perplexity_stays_a_number(
 def test_logits_that_do_not_fit_the_tokens_are_refused(outputs, words):
     with pytest.raises(UserError, match=words):
         LanguageModel(DATA)(Gives(outputs), TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("train", "num_steps", "expected"),
+    [
+        (
+            {"schedule": "wsd", "warmup_steps": 4, "lr_decay_fraction": 0.25},
+            40,
+            [*WARM_UP, *[0.4] * 27, *(0.04 * left for left in range(9, 0, -1))],
+        ),
+        (
+            {"schedule": "wsd", "lr_decay_fraction": 1.0},
+            8,
+            [0.05 * left for left in range(8, 0, -1)],
+        ),
+    ],
+)
+def test_the_learning_rate_follows_the_schedule_of_the_plugin(train, num_steps, expected):
+    assert rates_of(Train(lr=0.4, **train), num_steps) == pytest.approx(expected)
