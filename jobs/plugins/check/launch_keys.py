@@ -16,25 +16,22 @@ _PER_NODE = "one agent runs on each node and starts launch.nproc_per_node ranks 
 _ENV = "environment variables of the ranks go to launch.env, shell lines to setup"
 _REQUEUE = "the kit requeues the job until the training is complete"
 _GPUS = "write slurm.gpus_per_node: 2 or a100:2, the GPUs of each node"
-_ALL_GPUS = "leave it out: the agent of a node needs all its GPUs, and gives each rank its own"
 # Options that the kit sets for sbatch and srun, each with what to write instead.
 _BOTH: Mapping[str, str] = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _GPUS),
-    **dict.fromkeys(("gpu-bind", "tres-bind"), _ALL_GPUS),
     **dict.fromkeys(("ntasks-per-gpu", "ntasks", "ntasks-per-node", "ntasks-per-core"), _PER_NODE),
-    **dict.fromkeys(("ntasks-per-socket", "tasks-per-node"), _PER_NODE),
+    **dict.fromkeys(("ntasks-per-socket", "tasks-per-node", "gpu-bind", "tres-bind"), _PER_NODE),
     **dict.fromkeys(("output", "error", "open-mode"), _STATE),
     **dict.fromkeys(("chdir", "workdir"), "ranks run in the frozen copy of your code"),
     **{key: f"write slurm.{key}" for key in ("nodes", "exclude", "time")},
     **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "write slurm.cpus_per_task, of each node"),
     "mem-per-gpu": "write slurm.mem, the memory of each node",
-    "export": _ENV,
+    **dict.fromkeys(("export", "export-file", "get-user-env"), _ENV),
     "job-name": "write name",
 }
 SBATCH: Mapping[str, str] = {
     **_BOTH,
     **{key: f"write slurm.{key}" for key in ("partition", "account", "qos", "mem", "constraint")},
-    **dict.fromkeys(("export-file", "get-user-env"), _ENV),
     **dict.fromkeys(("clusters", "cluster"), "submit where that cluster's Slurm is loaded"),
     "signal": "write slurm.signal_lead_s",
     "requeue": f"{_REQUEUE}; the value expedite alone may be given (Slurm 25.11)",
@@ -77,21 +74,9 @@ def _slurm(slurm: Slurm) -> Iterator[Problem]:
         also = (("slurm", "time"),)
         hint = "the ranks would stop before their first step: raise slurm.time, or lower this key"
         yield Problem(("slurm", "signal_lead_s"), what, hint, also)
-    yield from _size(("slurm", "mem"), slurm.mem)
     for name, value in slurm.sbatch_args.items():
-        path, option = ("slurm", "sbatch_args", name), name.replace("_", "-")
-        if option.startswith("-"):
-            yield Problem(path, "an option has no dashes here", f"write {option.lstrip('-')}")
-        elif option in ("mem-per-cpu", "tmp"):
-            yield from _size(path, value)
-        elif (name, value) != ("requeue", "expedite"):
-            yield from _reserved(path, option, SBATCH)
-
-
-def _size(path: KeyPath, size: object) -> Iterator[Problem]:
-    if size not in (None, False) and not re.fullmatch("(?i)[0-9]+([KMGT]B?)?", str(size)):
-        hint = "write a whole number with K, M, G or T and no space, such as 16G"
-        yield Problem(path, f"{format_value(size)} is no size to sbatch", hint)
+        if (name, value) != ("requeue", "expedite"):
+            yield from _reserved(("slurm", "sbatch_args", name), name.replace("_", "-"), SBATCH)
 
 
 def _reserved(path: KeyPath, name: str, options: Mapping[str, str]) -> Iterator[Problem]:

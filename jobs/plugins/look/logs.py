@@ -156,20 +156,16 @@ def follow(wanted: RankLog) -> int:
         if log is None and ranks_of(wanted.run_dir):
             raise no_log(wanted)
         if is_last:
-            print_line(f"{wanted.run_dir.run_id}: {in_words(run)}")
+            print_line(f"{wanted.run_dir.run_id}: {words.state(run, time.time())}")
             return 0
         if log is None and said != (said := run.word):
-            print_line(f"waiting for the log of rank {wanted.rank}: {in_words(run)}")
+            state_of_it = words.state(run, time.time())
+            print_line(f"waiting for the log of rank {wanted.rank}: {state_of_it}")
         end = time.monotonic() + JUDGE_AGAIN_S
         while time.monotonic() < end:
             time.sleep(LOOK_AGAIN_S)
             if log is not None:
                 log.copy_to(sys.stdout)
-
-
-def in_words(run: RunState) -> str:
-    """Return the state of a run in plain words, and the reason of its end."""
-    return words.state(run, None if run.result is None else run.result.reason, time.time())
 
 
 def has_ended(wanted: RankLog, run: RunState) -> bool:
@@ -234,11 +230,10 @@ class AnswerCache:
 
 @dataclass
 class GrowingFile:
-    """A file that another process, perhaps on another host, appends to or replaces."""
+    """A file that another process, perhaps on another host, appends to."""
 
     path: Path
     offset: int = 0
-    inode: int | None = None
     _decoder: io.IncrementalNewlineDecoder = field(
         default_factory=lambda: io.IncrementalNewlineDecoder(  # it keeps \r\n together
             codecs.getincrementaldecoder("utf-8")("replace"), translate=False
@@ -246,16 +241,12 @@ class GrowingFile:
     )
 
     def read(self) -> Iterator[bytes]:
-        """Yield what is new, of much the end. A file that is shorter now, or another one, is new.
+        """Yield what is new, of much the end.
 
         The file is opened again each time: a network file system shows new content only then.
         """
         with contextlib.suppress(FileNotFoundError), files.open_binary(self.path) as file:
-            status = os.fstat(file.fileno())
-            if status.st_size < self.offset or self.inode not in (None, status.st_ino):
-                self.offset = 0
-            self.inode = status.st_ino
-            self.offset = max(self.offset, status.st_size - files.MAX_BYTES)
+            self.offset = max(self.offset, os.fstat(file.fileno()).st_size - files.MAX_BYTES)
             file.seek(self.offset)
             while block := file.read(BLOCK_BYTES):
                 self.offset += len(block)

@@ -11,7 +11,7 @@ from typing import Any
 from ...base import installation
 from ...base.console import display_path, format_duration, format_metric, format_metrics
 from ...commands import arguments, table
-from ...contract.records.ended import AttemptRecord
+from ...contract.records.ended import AttemptRecord, Cause
 from ...runs import lookup, state
 from ...runs.state import RunState
 from . import words
@@ -60,16 +60,6 @@ class Seen:
     now: float
 
     @property
-    def reason(self) -> str | None:
-        """Why the run ended, or cannot be read; None where that is not known."""
-        ended = None if self.run.result is None else self.run.result.reason
-        return self.run.files.problem or ended
-
-    @property
-    def state(self) -> str:
-        return words.state(self.run, self.reason, self.now)
-
-    @property
     def is_running(self) -> bool:
         return self.run.word == "running"
 
@@ -83,6 +73,9 @@ class Seen:
         job, then = self.run.job_id, self.run.successor
         pace = words.format_pace(now) if now and self.is_running else ""
         metrics = self.metrics()
+        last, end = self.run.files.last, ""
+        if last is not None and last.cause is not Cause.COMPLETED:
+            end = f"{words.CAUSES[last.cause]} (attempt {last.attempt})"
         # The result has those of the last training step, too, under the same short names.
         names = [name for name in metrics if name.startswith("eval_")] or list(metrics)
         values = format_metrics({name: metrics[name] for name in names}) if names else ""
@@ -92,13 +85,13 @@ class Seen:
             "NAME": path.parent.name,
             "RUN": path.name,
             "JOB": f"{job}, then {then}" if then else job,
-            "STATE": self.state,
+            "STATE": words.state(self.run, self.now),
             "ATTEMPT": str(self.run.files.newest or ""),
             "PROGRESS": now and f"{words.format_position(now)}  {pace}".rstrip(),
             "METRICS": values,
             "CHECKPOINT": words.checkpoint(self.run.files, self.now),
             "NODES": words.nodes(self.run),
-            "LAST END": words.last_end(self.run.files),
+            "LAST END": end,
         }
         return {column: value or "" for column, value in cells.items()}
 
@@ -114,7 +107,7 @@ class Seen:
             "job_id": run.job_id,
             "successor": run.successor,
             "state": run.word,
-            "state_text": self.state,
+            "state_text": words.state(run, self.now),
             "pending_reason": waiting and waiting.reason,
             "expected_start": waiting and waiting.start,
             "time_limit_left_s": job.left_s if job and self.is_running else None,
@@ -126,7 +119,7 @@ class Seen:
             "epoch": now and now.epoch,
             "eta_s": now.eta_s if now and self.is_running else None,
             "progress": now and words.format_progress(now, self.is_running),
-            "reason": self.reason,
+            "reason": words.reason(run),
             "metrics": self.metrics() or None,
             "checkpoint": files.saved.checkpoint,
             "checkpoint_time": files.checkpoint_time,
@@ -146,8 +139,9 @@ def detail(seen: Seen) -> str:
     if seen.is_running and files.newest:
         fields[f"ATTEMPT {files.newest}"] = "runs"
     fields["LEFT OUT"] = "; ".join(
-        f"{each['node']} until {words.date(each['until'])}: {each['text']}"
+        f"{each['node']} until {time.strftime('%Y-%m-%d %H:%M', until)}: {each['text']}"
         for each in words.left_out_of(files)
+        for until in [time.localtime(each["until"])]
     )
     fields["DIRECTORY"] = display_path(files.run_dir.path)
     if (folder := files.run_dir.tensorboard).is_dir():

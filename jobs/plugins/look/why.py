@@ -153,7 +153,7 @@ def _of_completed(run: RunState, facts: AttemptFacts) -> Answer:
 
 def _of_living(run: RunState, facts: AttemptFacts) -> Answer:
     """Return the answer of a run whose job waits or runs, or that runs on this machine."""
-    text = words.state(run, None, 0.0)
+    text = words.state(run, 0.0)
     named = next((each for each in run.files.jobs if each.job_id == run.job_id), None)
     # All that Slurm shows of the job; the state was read with fewer fields, of all runs at once.
     job = (None if named is None else job_list.life_of(named).job) or run.job

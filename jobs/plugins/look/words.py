@@ -36,13 +36,15 @@ _STATES = {
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-def state(run: RunState, reason: str | None, now: float) -> str:
-    """Return the state of a run in one line of plain words.
+def reason(run: RunState) -> str | None:
+    """Return why a run ended, or cannot be read; None where that is not known."""
+    return run.files.problem or (run.result and run.result.reason)
 
-    `reason`: why it ended, of which its first line is shown; `now`: seconds since the epoch.
-    """
+
+def state(run: RunState, now: float) -> str:
+    """Return the state of a run in one line of plain words; now: seconds since the epoch."""
     files, word = run.files, run.word
-    reason = None if reason is None else first_line(reason)
+    end = None if (why := reason(run)) is None else first_line(why)
     if run.is_waiting and run.job is not None:
         start, why = run.job.start, explain(run.job.reason) or run.job.reason
         text = f"{_restarting(files) or 'waiting in the queue'}: {why}"
@@ -58,12 +60,12 @@ def state(run: RunState, reason: str | None, now: float) -> str:
     if word == "completed" and files.last and files.last.why.kind is Kind.SEPARATE_TRAININGS:
         return f"{word}: {files.last.reason}"
     if word in ("held", "cancelled", "unreadable"):
-        return f"{word}: {reason}" if reason else word
+        return f"{word}: {end}" if end else word
     if run.phase is RunPhase.FROZEN:
         gone = f", and Slurm does not have its job {files.job_id}" if files.job_id else ""
         return f"{word}{gone}"
     if word in ("stopped", "lost") or (run.is_ended and word not in _STATES):
-        how = "no record shows why" if reason is None else reason
+        how = "no record shows why" if end is None else end
         what = {"stopped": "stopped", "lost": "lost: its process or job is gone"}
         return f"{what.get(word, f'ended, {word.upper()} to Slurm')}: {how}"
     return _STATES.get(word, f"{word.upper()} to Slurm")
@@ -102,22 +104,6 @@ def node_list(names: Sequence[str]) -> str:
         ranges = number_ranges(numbers, width)
         texts.append(prefix + (f"[{ranges}]" if len(numbers) > 1 else ranges))
     return ",".join([*texts, *others])
-
-
-def date(seconds: float) -> str:
-    """Return a time, in seconds since the epoch, as local date and minute."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # the number is too large
-        return "no date"
-
-
-def last_end(files: RunFiles) -> str | None:
-    """Return the newest closed attempt's end, `crash (attempt 2)`, unless it completed the run."""
-    last = files.last
-    if last is None or last.cause is Cause.COMPLETED:
-        return None
-    return f"{CAUSES[last.cause]} (attempt {last.attempt})"
 
 
 def checkpoint(files: RunFiles, now: float) -> str | None:

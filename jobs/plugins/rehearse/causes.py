@@ -63,21 +63,22 @@ _STATES = (
     ("lr", "scheduler", "the learning rate"),
     ("scale", "scaler", "the loss scale"),
 )
+_AGREE = (
+    "let all ranks agree whether one has it set, then save, and exit with a code other than 0"
+)
 FAULTS = (
     Fault(
         "no handler",
         (SAVES,),
         "SIGTERM ends a rank at once: it has no handler for it",
-        "install one on every rank that sets a flag; after each step let all ranks agree whether "
-        "one has it set, then save, and leave with an exit code other than 0",
+        f"install one on every rank that sets a flag; after each step {_AGREE}",
         _has_no_handler,
     ),
     Fault(
         "stops without a save",
         (SAVES,),
         "the ranks stop when asked, but save nothing",
-        "let all ranks agree after which step they stop, and save before they leave; a library may "
-        "have a flag for it",
+        "let all ranks agree after which step they stop and save; a library may have a flag for it",
         _saves_nothing,
     ),
     Fault(
@@ -85,8 +86,7 @@ FAULTS = (
         (STOPS, SAVES),
         "the training goes on after SIGTERM, or its ranks wait for one another",
         "let the handler set a flag; after each step, in the start-up and between the batches of "
-        "an evaluation let all ranks agree whether one has it set, then save, and leave with an "
-        "exit code other than 0",
+        f"an evaluation {_AGREE}",
         _is_deaf,
     ),
     Fault(

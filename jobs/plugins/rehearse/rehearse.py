@@ -18,7 +18,7 @@ from ...runs import code_snapshot, frozen_spec, lookup
 from .final_state import Difference
 from .judge import Tried, compare
 from .scenarios import Rehearsal
-from .subjects import EXAMPLE, CommandSubject, SpecSubject, Subject, patterns_of
+from .subjects import EXAMPLE, PATTERN, CommandSubject, SpecSubject, Subject
 from .verdict import Verdict
 
 RANKS = 2
@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--again {written}: {error}") from None
     if any(re.search(r"\{(?!newest:|if:)\w*:", word) for word in args.again):
         raise UserError(f"--again {written}: the braces are {{newest:PATTERN}} or {{if:PATTERN}}")
-    patterns = [("--again", each) for each in patterns_of(args.again)]
+    patterns = [("--again", x["pattern"]) for x in map(PATTERN.search, args.again) if x]
     patterns += [("--final", args.final)] if args.final is not None else []
     for name, pattern in patterns:
         if not pattern or Path(pattern).is_absolute():

@@ -29,7 +29,7 @@ from .traces import Process
 _BY_MAKE = 'make rehearse CMD="python train.py --epochs 2"'
 EXAMPLE = _BY_MAKE if installation.IS_BY_MAKE else "kit rehearse -- python train.py --epochs 2"
 PROBE = Path(__file__).resolve().parent / "probe"
-_PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
+PATTERN = re.compile(r"\{(?P<name>newest|if):(?P<pattern>[^}]*)\}")
 # What libraries have downloaded or compiled, by its variable; in ~/.cache, or XDG_CACHE_HOME.
 CACHES = {
     "HF_HOME": "huggingface",
@@ -186,9 +186,6 @@ class CommandSubject(Subject):
             what = f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
             raise UserError(what, f"write the script and its flags as in {EXAMPLE}")
         command, script, *words = self.words
-        if script.endswith(".ipynb"):
-            what = f"{script} is a notebook, which Python does not run"
-            raise UserError(what, f"jupyter nbconvert --to script {shlex.quote(script)}")
         if (python := shutil.which(command)) is None:
             raise UserError(f"{command}: command not found")
         if Path(script).is_absolute() and self.started_in in Path(script).parents:
@@ -251,7 +248,7 @@ class CommandSubject(Subject):
         """Return the words for a later start, filled in; none if there is no file to fill in."""
         words = []
         for word in self.again:
-            if (found := _PATTERN.search(word)) is None:
+            if (found := PATTERN.search(word)) is None:
                 words.append(word)
                 continue
             paths = sorted(self.cwd.glob(found["pattern"]), key=lambda path: path.stat().st_mtime)
@@ -300,10 +297,6 @@ class SpecSubject(Subject):
 
     def marker(self) -> str:
         return _status(Result, self.home / "result.json") or "stopped"
-
-
-def patterns_of(words: Sequence[str]) -> list[str]:
-    return [found["pattern"] for word in words if (found := _PATTERN.search(word))]
 
 
 def _status(kind: type[Outcome] | type[Result], path: Path) -> str:

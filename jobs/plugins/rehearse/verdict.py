@@ -84,8 +84,21 @@ class Verdict:
         return "\n".join([*lines, *self.notes])
 
     def json(self) -> dict[str, Any]:
-        scenarios = {each.name: _scenario(each) for each in self.tried}
-        scenarios |= {name: {"untried": why} for name, why in self.untried.items()}
+        scenarios: dict[str, Any] = {name: {"untried": why} for name, why in self.untried.items()}
+        for shown in self.tried:
+            starts = [
+                {
+                    "exit_code": each.code,
+                    "seconds": round(each.ended - each.begun, 2),
+                    "killed": each.was_killed,
+                }
+                for each in shown.starts
+            ]
+            scenarios[shown.name] = {
+                "starts": starts,
+                "differs": str(shown.difference) if shown.difference else None,
+                "causes": [cause.name for cause in recognised(shown)],
+            }
         return {
             "good": self.is_good,
             "answers": [each._asdict() for each in self.answers],
@@ -93,21 +106,6 @@ class Verdict:
             "notes": self.notes,
             "seconds": round(self.seconds, 1),
         }
-
-
-def _scenario(shown: Tried) -> dict[str, Any]:
-    return {
-        "starts": [
-            {
-                "exit_code": each.code,
-                "seconds": round(each.ended - each.begun, 2),
-                "killed": each.was_killed,
-            }
-            for each in shown.starts
-        ],
-        "differs": str(shown.difference) if shown.difference else None,
-        "causes": [cause.name for cause in recognised(shown)],
-    }
 
 
 def _names(runs: Sequence[Tried]) -> str:

@@ -12,7 +12,7 @@ from ...base import files
 from ...base.console import printable
 from ...base.errors import UserError
 from ...contract import records
-from ...contract.records.training import Progress, Result
+from ...contract.records.training import Progress
 from ...contract.rundir import RunDir
 from ...contract.spec import METRIC_MODES, Spec
 
@@ -79,19 +79,11 @@ def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
         is_better = best.value is None or sign * value < sign * best.value
         if is_better or not metric.startswith(HELD_OUT):
             best = RankedValue(run_dir, float(value), step)
-    return reported_value(run_dir, metric) if best.value is None else best
-
-
-def reported_value(run_dir: RunDir, metric: str) -> RankedValue:
-    """Return a run with its metric in result.json or progress.json; user scripts write no other."""
-    result = records.read(Result, run_dir.result)
-    if result and (value := (result.metrics or {}).get(metric)) is not None:
-        return RankedValue(run_dir, value, result.global_step)
-    now = records.read_leniently(Progress, run_dir.progress)
-    value = ((now and now.metrics) or {}).get(metric)
-    if now and value is not None and math.isfinite(value):
-        return RankedValue(run_dir, value, now.step)
-    return RankedValue(run_dir, None, None)
+    if best.value is None and (now := records.read_leniently(Progress, run_dir.progress)):
+        value = (now.metrics or {}).get(metric)  # of a user's script
+        if is_number(value):
+            best = RankedValue(run_dir, value, now.step)
+    return best
 
 
 def names_of(run_dirs: Sequence[RunDir]) -> list[str]:

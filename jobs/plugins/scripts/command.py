@@ -35,7 +35,11 @@ def start(
     if has_peers:
         words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.plugins.scripts.meeting")
     if attempt > 1:
-        show_own_files(run_dir, host)
+        # A node where the first attempt looked for a snapshot before there was one may answer for a
+        # minute that there is none: its ranks would begin at the first step, the others would not.
+        with BestEffort(f"agent on {host}")():
+            ask_for_all(run_dir.work, run_dir.code)
+            ask_for_all(run_dir.checkpoints)
     if is_watched:
         first = host if any("is_host=true" in word for word in argv) else None
         arguments = (run_dir, attempt, first, launch.hang_timeout_s, os.getpid())
@@ -85,14 +89,3 @@ def search_path(inherited: str, run_dir: RunDir) -> str:
         copied = [run_dir.work / name for name in names if (run_dir.code / name).exists()]
         entries.append(str((copied or [path])[0]))
     return os.pathsep.join(dict.fromkeys(entries))
-
-
-def show_own_files(run_dir: RunDir, host: str) -> None:
-    """Let a script see on this node what its earlier attempts wrote on others.
-
-    A node where the first attempt looked for a snapshot before there was one may answer for a
-    minute that there is none: its ranks would begin at the first step, the others would not.
-    """
-    with BestEffort(f"agent on {host}")():
-        ask_for_all(run_dir.work, run_dir.code)
-        ask_for_all(run_dir.checkpoints)

@@ -9,7 +9,7 @@ import filecmp
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,22 +79,16 @@ def follow_code(run_dir: RunDir) -> None:
 
 
 def _leave(work: Path, old: Path, new: Path) -> None:
-    """Remove from the working directory what the old code has, and the new code has not."""
-    # A scratch purge may have deleted the list of the old files.
-    kept = code_snapshot.files_of(new)
-    names = code_snapshot.files_of(old) if (old / code_snapshot.LIST).is_file() else kept
-    _remove_changed(work, {name: old / name for name in names}, kept)
-
-
-def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]) -> None:
-    """Remove the files of the working directory that the new code does not have, or has changed.
+    """Remove the files of the old code that the new code does not have, or has changed.
 
     With them go the folders that are empty then. A file to which the script has written is renamed,
     and the new name is printed.
     """
-    for name, before in old.items():
-        target = work / name
-        if not os.path.lexists(target) or (name in new and _is_same(before, new[name])):
+    kept = code_snapshot.files_of(new)
+    # A scratch purge may have deleted the list of the old files.
+    for name in code_snapshot.files_of(old) if (old / code_snapshot.LIST).is_file() else kept:
+        before, target = old / name, work / name
+        if not os.path.lexists(target) or (name in kept and _is_same(before, kept[name])):
             continue
         if target.is_symlink() or _is_same(before, target):
             target.unlink()
@@ -102,9 +96,9 @@ def _remove_changed(work: Path, old: Mapping[str, Path], new: Mapping[str, Path]
                 for folder in itertools.takewhile(work.__ne__, target.parents):
                     folder.rmdir()
         else:
-            kept = target.with_name(f"{target.name}.before-resume")
-            target.rename(kept)
-            print_line(f"{target} has new content from the code; the script's own is now {kept}")
+            own = target.with_name(f"{target.name}.before-resume")
+            target.rename(own)
+            print_line(f"{target} has new content from the code; the script's own is now {own}")
 
 
 def _fill(work: Path, code: Path) -> None:

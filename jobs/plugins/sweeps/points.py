@@ -77,12 +77,8 @@ def load(config: Path, arguments: Sequence[str], typed: str = "") -> LoadedSweep
             for problem in error.problems:
                 place = own.places.get(problem.place.where, problem.place)
                 problems[replace(problem, place=place)] = None
-    specs = [each.loaded.spec.to_json() for each in made]
     if len({(each.loaded.spec.name, each.loaded.spec.runs_root) for each in made}) > 1:
         own.refuse((), "changes name or runs_root, which all points share", "leave it out")
-    elif len({*specs}) < len(specs):
-        same = next(each for n, each in enumerate(made) if specs[n] in specs[:n])
-        own.refuse((), f"has {' '.join(same.overrides)} twice", "leave out one of them")
     problems |= dict.fromkeys(document.problems)
     if problems:
         raise SpecError(problems)
@@ -122,8 +118,7 @@ class _Section:
             self.refuse((), "must be a mapping with grid or list", _SHAPE)
         for name in self._section:
             if name not in KEYS:
-                known = f"known: {', '.join(KEYS)}"
-                self.refuse((name,), "unknown key", _SHAPE if "." in name else known)
+                self.refuse((name,), "unknown key", f"{_SHAPE}; or max_parallel, metric")
         limit = self.max_parallel = as_whole(self._section.get("max_parallel"), int)
         if limit is not None and not (type(limit) is int and limit > 0):
             self.refuse(("max_parallel",), f"must be a number from 1 on, not {format_value(limit)}")
@@ -154,9 +149,7 @@ class _Section:
         for key, values in grid.items():
             at = (SWEEP, "grid", key)
             if not isinstance(values, list) or not values:
-                is_plain = values and not isinstance(values, dict)
-                hint = f"write {key}: [{values}]" if is_plain else _SHAPE
-                self.refuse(at[1:], "needs a list of values", hint)
+                self.refuse(at[1:], "needs a list of values", _SHAPE)
             elif key not in given:
                 axes.append([self.word(key, v, source, (*at, n)) for n, v in enumerate(values)])
         rows = []

@@ -160,17 +160,6 @@ def test_a_followed_attempt_ends_with_it(run, capsys):
     assert capsys.readouterr().out == "killed\n"
 
 
-def test_a_file_that_was_replaced_is_read_from_its_begin(tmp_path):
-    path = tmp_path / "log"
-    path.write_text("long line\n")
-    file = logs.GrowingFile(path)
-    assert b"".join(file.read()) == b"long line\n"
-    path.write_text("new\n")
-    assert b"".join(file.read()) == b"new\n"
-    path.unlink()
-    assert b"".join(file.read()) == b""
-
-
 def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
     lines = [f"line {n}" for n in range(100)]
     lines[90] = "red" + "x" * 1000

@@ -39,8 +39,8 @@ def end(made, slurm, **statuses):
     for point, status in statuses.items():
         number = int(point[1:])
         slurm.set_state(f"4711_{number}", "COMPLETED" if status == "completed" else "FAILED")
-        metrics = {"eval_loss": 1.0 - number / 10}
-        write_json(runs[number].result, {"status": status, "metrics": metrics})
+        write_json(runs[number].result, {"status": status})
+        runs[number].metrics.write_text(f'{{"step": 1, "eval_loss": {1.0 - number / 10}}}\n')
     return runs
 
 
