@@ -124,7 +124,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.NODE_FAILURE: Row(Cause.NODE, "a node failed", f"if it repeats, {_REPORT}"),
     Kind.BAD_NODE: Row(Cause.NODE, "a node failed the preflight", _REPORT),
-    Kind.BATCH_SCRIPT_KILLED: Row(Cause.LOST, "the batch script ended without a record of it"),
+    Kind.BATCH_SCRIPT_KILLED: Row(Cause.LOST, "the batch script was killed, or could not record"),
     Kind.NOT_SAVED: Row(
         *(None, "the time limit came before the save was done"),
         *("give a save more time before the limit", "resume", "slurm.signal_lead_s=..."),

@@ -1,7 +1,6 @@
 """The batch script after a decision: its exit code, and a requeue that Slurm refuses."""
 
 import re
-import shutil
 import time
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import interfaces
-from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock
+from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from slurm_job_kit.trainer.checkpoint.recovery import quarantine
 from tests.core import file_operations, run_files
 from tests.core.attempt import attempt_kit
@@ -86,11 +85,6 @@ def test_an_attempt_that_is_superseded_while_slurm_is_silent_is_not_recorded(tmp
     with pytest.raises(run_lock.OwnedError, match="attempt 1 is superseded"):
         close_module.close(run, ME, 1)
     assert not run.attempts.exists()
-
-
-def test_a_complete_run_stays_complete_without_its_outcome(run):
-    write_json(run.result, {"status": "completed"})
-    assert evidence.rank_evidence(fact_reader.read(run, 1), "RUNNING").outcome == "completed"
 
 
 @pytest.mark.parametrize(("crashes", "delay_s"), [(0, 0), (1, 0), (2, 2), (3, 8), (5, 60)])
@@ -314,32 +308,6 @@ def test_the_jobs_log_has_the_end_of_the_ranks_log_and_the_reason_in_one_line(ru
     assert lines[2:-1] == ["error: it is nan", "  hint: a lower lr"]
     assert lines[-1] == "attempt 1: crash: rank 0 on a: it is nan -> hold"
     assert read_json(run.result)["reason"] == "rank 0 on a: it is nan"
-
-
-def test_a_close_in_a_run_directory_that_is_gone_is_one_line(run, command, capfd):
-    assert command("open", "a") == 0
-    shutil.rmtree(run.path)
-    capfd.readouterr()
-    assert command("close", "1") == 1
-    assert "the run directory is gone" in capfd.readouterr().err
-
-
-def test_an_open_that_cannot_write_is_one_line_and_keeps_nothing(run, command, capfd):
-    run.attempt(1).path.rmdir()
-    run.attempt(1).path.write_text("a file")
-    assert command("open", "a") == 1
-    output = capfd.readouterr()
-    assert output.out == ""
-    assert f"error: {run.attempt(1).path}" in output.err
-    assert not run.owner.exists()
-
-
-def test_a_held_job_that_slurm_starts_again_ends_at_once(run, command, capfd):
-    run_files.recorded(run, decision="hold")
-    assert command("open", "a") == 1
-    output = capfd.readouterr()
-    assert output.out == "" and "not started again: hold: x" in output.err
-    assert not run.owner.exists()
 
 
 @pytest.mark.parametrize(
