@@ -1,9 +1,6 @@
 """What a host sees of files of another host; writes replace a whole file or append a line."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -148,11 +145,6 @@ def test_what_is_no_file_of_a_run_is_one_error_with_its_path(tmp_path, make, wha
         files.read_text(tmp_path / "x")
 
 
-def test_a_text_that_is_no_path_is_an_error_of_the_file():
-    with pytest.raises(RecordError):
-        files.read_text(Path("a\0b"))
-
-
 def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     write_json(path, {"step": 1})
@@ -162,20 +154,6 @@ def test_a_reader_sees_the_old_or_the_new_text_after_a_failed_write(tmp_path, mo
         write_json(path, {"step": 2})
     assert files.read_json(path) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path], "a full disk keeps half a file"
-
-
-def test_a_killed_writer_leaves_a_whole_file(tmp_path):
-    path = tmp_path / "x.json"
-    code = (
-        "import json, pathlib, sys; from slurm_job_kit.jobs.base.files import write_atomic\n"
-        "for n in range(10**9):\n"
-        "    write_atomic(pathlib.Path(sys.argv[1]), json.dumps(['x' * 5000, n]))"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, path]) as writer:
-        while not path.exists():
-            assert writer.poll() is None
-        writer.kill()
-    assert files.read_json(path)[0] == "x" * 5000
 
 
 def test_a_torn_last_line_does_not_count_and_spoils_no_later_record(tmp_path):
@@ -193,13 +171,6 @@ def test_any_text_comes_back_as_it_was(tmp_path):
     write_json(tmp_path / "x.json", record)
     assert files.read_jsonl(tmp_path / "x.jsonl") == [record, record]
     assert files.read_json(tmp_path / "x.json") == record
-
-
-def test_relink_replaces_a_link(tmp_path):
-    for target in ("old", "new"):
-        files.relink(tmp_path / "latest", target)
-    assert os.readlink(tmp_path / "latest") == "new"
-    assert os.listdir(tmp_path) == ["latest"]
 
 
 def test_a_file_is_replaced_after_the_block_and_stays_if_the_block_fails(tmp_path):

@@ -233,11 +233,6 @@ def test_a_folder_has_a_line_for_each_of_its_files(name):
     assert sorted(described) == modules
 
 
-@pytest.mark.parametrize(("package", "most"), [("jobs", 6), ("trainer", 9)])
-def test_few_files_lie_at_the_top(package, most):
-    assert len([*FILES[package].parent.glob("*.py")]) <= most
-
-
 # Between reading and deciding: pure functions of values (jobs.runs.facts), without the run
 # directory or a path.
 PURE = ("jobs.runs.evidence", "jobs.runs.results", "jobs.attempt.decision")

@@ -275,8 +275,6 @@ def test_crashes_of_the_last_24_hours_count():
 @pytest.mark.parametrize(
     ("spans", "redone"),
     [
-        ([], 0),
-        ([(1, 20)], 0),
         ([(1, 10), (11, 20)], 0),
         ([(1, 15), (11, 20)], 5),
         ([(1, 15), (None, None), (11, 20)], 5),

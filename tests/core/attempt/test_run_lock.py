@@ -181,12 +181,7 @@ def test_a_call_whose_answer_was_lost_is_a_claim(run, request, monkeypatch, name
 
 @pytest.mark.parametrize(
     ("number", "way"),
-    [
-        (errno.EAGAIN, "ulimit -u"),
-        (errno.EDQUOT, "more quota"),
-        (errno.ENOSPC, "df -i the inodes, quota -s yours.;"),
-        (errno.EIO, "repair the disk"),
-    ],
+    [(errno.ENOSPC, "df -i the inodes, quota -s yours.;"), (errno.EIO, "repair the disk")],
 )
 def test_what_keeps_the_record_from_the_disk_has_its_own_way_out(run, number, way):
     me = run_lock.this_process("7")

@@ -39,19 +39,8 @@ def without_keys(path):
     path.write_bytes(json.dumps(kept).encode() + newline + rest)
 
 
-def in_its_place(make):
-    """A damage: something else has the name of the file."""
-
-    def damage(path):
-        path.unlink()
-        make(path)
-
-    return damage
-
-
 DAMAGES = {
     "missing": Path.unlink,
-    "folder": in_its_place(Path.mkdir),
     "cut": without_last,
     "few keys": without_keys,
     "text": lambda path: path.write_bytes(b"\x1b]0;x\xff\x07\n"),
@@ -121,8 +110,6 @@ def test_a_command_that_looks_names_a_damaged_file_and_changes_nothing(run, capf
         for words in LOOKING:
             check(words, run, path, capfd)
             assert tree(run.path) == damaged, words
-        if path.is_dir():
-            path.rmdir()
         path.write_bytes(kept)
 
 

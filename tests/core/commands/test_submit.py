@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt.decision import Cause
-from slurm_job_kit.jobs.base.errors import RecordError, UserError
+from slurm_job_kit.jobs.base.errors import RecordError
 from slurm_job_kit.jobs.commands import local, submit
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract.spec import Spec
@@ -110,13 +110,6 @@ def test_a_dry_run_that_sbatch_does_not_answer_fails(slurm, capsys):
     slurm.answer("sbatch", error="Unable to contact slurm controller\n", status=1)
     assert main(["submit", "tiny.yaml", "--dry-run"]) == 1
     assert "did not answer" in capsys.readouterr().err
-
-
-def test_auto_trains_on_no_login_node_whose_slurm_is_not_loaded(here, monkeypatch):
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    with pytest.raises(UserError, match="(?s)looks like a cluster: SLURM_CONF.*--cluster local"):
-        submit.choose_cluster("auto")
-    assert submit.choose_cluster("local") == "local"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from slurm_job_kit.jobs.contract.records.nodes import AgentRecord, AttemptPlan, 
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec
 from slurm_job_kit.jobs.node import agent, interfaces, rendezvous
-from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, stop_signal, torchrun_command
+from slurm_job_kit.jobs.node.torchrun import Node, nproc_per_node, torchrun_command
 from tests.core import run_files
 from tests.core.run_files import write_json
 from tests.core.waiting import wait_for
@@ -211,20 +211,6 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
     env = at.environment(Spec(launch=launch), RUN, plan)
     assert env["GLOO_SOCKET_IFNAME"] == interface
     assert exported or env["NCCL_SOCKET_IFNAME"] == f"={interface}"
-
-
-@pytest.mark.parametrize(
-    ("launch", "number"),
-    [
-        (Launch(), signal.SIGTERM),
-        (Launch(script="x.py"), None),
-        (Launch(module="x"), None),
-        (Launch(script="x.py", stop_signal="USR2"), signal.SIGUSR2),
-        (Launch(module="x", stop_signal="TERM"), signal.SIGTERM),
-    ],
-)
-def test_a_script_of_ones_own_gets_the_signal_that_it_is_made_for(launch, number):
-    assert stop_signal(launch) is number
 
 
 def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):

@@ -142,12 +142,6 @@ def test_what_binds_or_breaks_the_ranks_is_inherited_from_the_setup_lines_only(n
     assert files.split()[1] == files.split()[3] != "64"
 
 
-def test_the_interpreter_that_submits_keeps_its_own_folder(node):
-    node.python.write_text(INHERITED)
-    node.interpreter = node.python
-    assert "PYTHONHOME=/its/own" in node.run(PYTHONHOME="/its/own").stdout.splitlines()
-
-
 def test_setup_runs_outside_of_the_command_prefix(node):
     """As `module load apptainer` must: the prefix itself is on the PATH that setup sets."""
     contained = node.run_dir.path / "contained"
@@ -257,11 +251,6 @@ def test_a_part_of_the_environment_is_not_taken_for_the_whole(node):
     assert "agent:" not in done.stdout
 
 
-def test_the_rank_of_a_local_run_does_not_reach_the_agents_environment(node):
-    done = node.run(KIT_NODE_RANK="2")
-    assert "--node-rank=2" in done.stdout and done.stdout.endswith("rank=\n")
-
-
 NO_PREFIX = "setup: exit code 127: launch.command_prefix: nosuch is not on PATH"
 NO_PYTHON = "launch.python: no interpreter /no/such/python here"
 
@@ -298,9 +287,3 @@ def test_the_check_of_the_version_needs_no_module_of_the_kit():
         ast.parse(text, feature_version=(3, 6))
         head = text.partition("def main")[0]
         assert "from ." not in head
-
-
-def test_the_setup_lines_have_the_run_not_that_of_an_enclosing_job(node):
-    line = 'echo "of $KIT_RUN_ID in $KIT_RUN_DIR"'
-    done = node.run(line, KIT_RUN_ID="outer", KIT_RUN_DIR="/outer")
-    assert f"of a run in {node.run_dir.path}\n" in done.stdout

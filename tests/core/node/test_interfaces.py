@@ -75,11 +75,6 @@ def test_addresses_of_ipv6_that_are_not_in_use_are_left_out(tmp_path, monkeypatc
     ]
 
 
-def test_a_kernel_without_ipv6_has_addresses_of_ipv4(tmp_path, monkeypatch):
-    monkeypatch.setattr(interfaces, "IF_INET6", tmp_path / "none")
-    assert ("lo", "127.0.0.1") in interfaces.addresses()
-
-
 @pytest.mark.parametrize(
     ("wanted", "head", "expected"),
     [

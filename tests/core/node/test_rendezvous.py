@@ -211,25 +211,6 @@ def test_a_port_that_is_taken_on_ipv6_alone_is_skipped(is_dualstack):
     assert rendezvous.is_free(port)
 
 
-def test_on_a_kernel_without_ipv6_a_port_of_ipv4_is_free(monkeypatch):
-    port = rendezvous.choose_port(JOB, 1)
-    create = socket.socket
-
-    def without_ipv6(family, kind):
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return create(family, kind)
-
-    monkeypatch.setattr(socket, "socket", without_ipv6)
-    assert rendezvous.is_free(port)
-
-
-def test_without_a_free_port_there_is_an_error(monkeypatch):
-    monkeypatch.setattr(rendezvous, "is_free", lambda _: False)
-    with pytest.raises(UserError, match="no free port among 64"):
-        rendezvous.choose_port(JOB, 1)
-
-
 @pytest.mark.parametrize(
     ("private", "public"), [("10.0.0.1", "8.8.8.8"), ("fd00::1", "2600:1f18::1")]
 )

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from slurm_job_kit.jobs.runs import freeze
 from slurm_job_kit.jobs.runs.freeze import provenance
 
 
@@ -42,8 +43,10 @@ def test_the_diff_of_a_freeze_starts_no_hook_and_has_the_users_filters(
     assert (tmp_path / "mark").exists(), "plain git runs it"
 
 
-def test_a_diff_that_no_reader_of_the_record_would_take_is_not_recorded(repository, capfd):
-    (repository / "a.py").write_text("\x01\n" * 6_000_000)
+def test_a_diff_that_no_reader_of_the_record_would_take_is_not_recorded(
+    repository, capfd, monkeypatch
+):
+    monkeypatch.setattr(freeze, "MAX_DIFF_MIB", 5e-5)
     known = provenance(repository, "c", "python3")
     assert known.git_sha and known.git_diff is None
     assert "the diff is not recorded" in capfd.readouterr().err

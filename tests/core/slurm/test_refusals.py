@@ -11,14 +11,8 @@ FAILED = "sbatch: error: Batch job submission failed: "
     ("message", "key"),
     [
         ("Memory specification can not be satisfied\nRequested node configuration ...", "mem"),
-        ("CPU count per node can not be satisfied", "cpus_per_task"),
-        ("Invalid feature specification", "nodes or slurm.constraint"),
-        ("Requested time limit is invalid (missing or exceeds some limit)", "time"),
         ("Invalid account or account/partition combination specified", "account"),
-        (
-            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-            "qos",
-        ),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time)", "qos"),
     ],
 )
 def test_a_message_leads_to_a_key(message, key):
