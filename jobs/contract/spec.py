@@ -67,9 +67,7 @@ class Slurm:
         pattern="^[1-9][0-9]*(-[1-9][0-9]*)?$",
         plugin={r"\d+-\d+": "nodes"},
     )
-    spare_nodes: int = key(
-        0, "Nodes in reserve: one replaces a lost node without a requeue.", ge=0, plugin="nodes"
-    )
+    spare_nodes: int = key(0, "Reserve nodes: one replaces a lost node.", ge=0, plugin="nodes")
     gpus_per_node: int | str = key(0, "GPUs of each node, such as 2 or a100:2; 0 requests none.")
     cpus_per_task: int = key(1, "CPU cores on each node, shared by its ranks.", ge=1)
     time: str = key("1:00:00", "Time limit as H:M:S or D-H:M:S; a longer run continues after it.")
@@ -92,9 +90,7 @@ class Slurm:
         "20 for your own script if none of its attempts saves where the kit sees it.",
         ge=0,
     )
-    suspect_hours: int = key(
-        24, "Hours for which the run leaves out a suspected node; 0: none.", ge=0, plugin="nodes"
-    )
+    suspect_hours: int = key(24, "Hours to leave out a suspected node.", ge=0, plugin="nodes")
     sbatch_args: dict[str, Scalar] = key(
         {},
         "Other sbatch options by long name; true: without a value, false: not at all. "
@@ -148,9 +144,7 @@ class Launch:
     script: str | None = key(None, "Your own torchrun script, a file.", plugin="scripts")
     args: list[str] = key([], "Arguments of your module or script.")
     inputs: list[str] = key(
-        [],
-        "What git ignores and the script reads, such as data; its working directory gets links.",
-        plugin="scripts",
+        [], "What git ignores and the script reads, such as data; it gets links.", plugin="scripts"
     )
     env: dict[str, str] = key({}, "Environment variables of the ranks.")
     allow_public_rendezvous: bool = key(
@@ -168,13 +162,9 @@ class Launch:
         "command_prefix; unset: the one that submits, python3 of PATH if that one has no torch, or "
         "python3 inside of a prefix or container.",
     )
-    num_workers: int = key(
-        0, "Processes of each rank that read samples; results stay equal.", ge=0, plugin="samples"
-    )
+    num_workers: int = key(0, "Processes of each rank that read samples.", ge=0, plugin="samples")
     stop_signal: Literal["none", "TERM", "USR1", "USR2"] = key(
-        "none",
-        "Signal at which your own script saves and stops: TERM for kit_stop.py; none: no signal.",
-        plugin="scripts",
+        "none", "Signal at which your script stops; TERM for kit_stop.py.", plugin="scripts"
     )
     stop_check_steps: int | Literal["auto"] = key(
         "auto", "Steps between the ranks' agreements on a stop; auto: about every 50 ms.", ge=1
@@ -191,9 +181,7 @@ class Launch:
         "Fork the trainer's ranks out of one process with torch; auto: on nodes without GPUs.",
         plugin={"True": "fast_start"},
     )
-    max_crashes: int = key(
-        3, "The run is held after this number of crashes within 24 hours without progress.", ge=1
-    )
+    max_crashes: int = key(3, "Crashes within 24 hours without progress that hold the run.", ge=1)
 
     @property
     def is_trainer(self) -> bool:
@@ -212,9 +200,7 @@ class Train:
     init_from: str | None = key(
         None, "Weights of a new run: a run, checkpoint, .safetensors or an index.", plugin="weights"
     )
-    init_from_prefix: str = key(
-        "", "Prefix to remove from the names in init_from, such as `module.`", plugin="weights"
-    )
+    init_from_prefix: str = key("", "Prefix to remove from its names: `module.`", plugin="weights")
     objective: str = key(
         "classification",
         f"How loss and metrics of a batch are computed: {', '.join(OBJECTIVES)}, {_OR_YOURS}",
