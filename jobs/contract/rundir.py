@@ -90,10 +90,6 @@ class AttemptDir:
         """Return why an agent did not start torchrun: one line, by slurm/agent.sh or the agent."""
         return self.path / f"agent-{node_rank:05d}.error"
 
-    def setup_log(self, node_rank: int) -> Path:
-        """Return the output of the setup lines on a node."""
-        return self.path / f"setup-{node_rank:05d}.log"
-
     def torchrun_log(self, node_rank: int) -> Path:
         """Return torchrun's own output on a node; its tracebacks repeat those of the ranks."""
         return self.path / f"torchrun-{node_rank:05d}.log"

@@ -7,7 +7,6 @@ import contextlib
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from pathlib import Path
 
 from ..base import files
 from ..contract import records
@@ -131,7 +130,8 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     attempt_dir = run_dir.attempt(attempt)
     names = files.names_in(attempt_dir.path)
     paths, known = [attempt_dir.path / name for name in names], {*names}
-    texts = [_agent_error(attempt_dir, path) for path in paths if path.match("agent-*.error")]
+    reasons = (path for path in paths if path.match("agent-*.error"))
+    texts = [files.read_text(path, errors="replace").strip() for path in reasons]
     agents = tuple(
         records.read(AgentRecord, path) if path.name in known else None
         for path in map(attempt_dir.agent, range(len(run.nodes)))
@@ -202,15 +202,6 @@ def _rank_errors(
         if error is not None:
             errors[error.rank] = error
     return [errors[rank] for rank in sorted(errors)]
-
-
-def _agent_error(attempt_dir: AttemptDir, path: Path) -> str:
-    """Return why an agent did not start torchrun; empty where it was written on a full disk."""
-    reason = files.read_text(path, errors="replace").strip()
-    node_rank = path.stem.partition("-")[2]
-    if ": setup: " not in reason or not node_rank.isdecimal():
-        return reason
-    return silent_end.setup_words(reason, attempt_dir.setup_log(int(node_rank)))
 
 
 def _gone_ranks(

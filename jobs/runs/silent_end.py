@@ -43,7 +43,6 @@ _BEHIND = re.compile(
 )
 # Lines of the kit and of Slurm in job.log.
 _NOT_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:|(?:srun|slurmstepd)\S*: ")
-_EXIT_CODE = re.compile(r"^(.*? exit code \d+)(?:: .*)?$", re.DOTALL)
 _PEER_ERRORS = (*PEER_TEXTS, "DistBackendError", "DistNetworkError", "DistStoreError")
 
 
@@ -133,12 +132,6 @@ def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
         return UNSIGNED
     is_of_ranks = any(each in line for line in lines for each in _CONSEQUENCES)
     return lines[-1] if lines and not is_of_ranks else ""
-
-
-def setup_words(reason: str, setup_log: Path) -> str:
-    """Return the reason of setup lines that failed, with the last line of their output."""
-    lines, head = log_text.last_lines(setup_log), _EXIT_CODE.match(reason)
-    return f"{head[1]}: {lines[-1]}" if head and lines else reason
 
 
 def prefix_words(job_log: Path) -> list[str]:

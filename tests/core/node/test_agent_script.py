@@ -39,6 +39,7 @@ class Node:
         self.python = path / "python"
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)
+        self.setup_log = self.attempt.path / "setup-00008.log"
         self.interpreter = "/the host's/python"
         self.prefix: list[str] = []
 
@@ -73,14 +74,14 @@ def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
         f"cwd: {path}/code",
     ]
     assert (done.returncode, done.stderr, node.reason) == (0, "", None)
-    assert not node.attempt.setup_log(8).exists()
+    assert not node.setup_log.exists()
 
 
 def test_what_the_setup_lines_export_reaches_the_agent_and_their_output_the_log(node):
     done = node.run("export A=1", "echo out; echo err >&2", "cd /tmp")
     assert "A=1" in done.stdout and f"cwd: {node.run_dir.code}" in done.stdout
     assert "out" in done.stdout and "err" in done.stdout
-    assert node.attempt.setup_log(8).read_text() == "out\nerr\n"
+    assert node.setup_log.read_text() == "out\nerr\n"
 
 
 def test_the_agent_gets_the_variables_of_the_setup_lines_but_no_command_does(node, monkeypatch):
@@ -208,7 +209,7 @@ def in_setup(node):
                 preexec_fn=end_at_stop_signals,
             )
             shells.enter_context(shell)
-            log = node.attempt.setup_log(8)
+            log = node.setup_log
             wait_for(lambda: log.exists() and log.read_text() == "begun\n")
             return shell
 
@@ -235,7 +236,7 @@ def test_a_stop_signal_that_bash_would_lose_ends_the_agent_after_the_setup(node,
 def test_a_server_that_a_setup_line_starts_outlives_it_and_holds_nothing_up(node):
     done = node.run("sleep 1000 & echo $!", "export A=1")
     assert "A=1" in done.stdout
-    os.kill(int(node.attempt.setup_log(8).read_text()), signal.SIGKILL)
+    os.kill(int(node.setup_log.read_text()), signal.SIGKILL)
 
 
 def test_a_command_that_a_stop_signal_ended_is_no_failure_of_the_setup(node):

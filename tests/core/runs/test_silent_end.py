@@ -211,15 +211,6 @@ def test_a_command_prefix_that_fails_on_one_node_is_no_stop_by_hand(run):
     assert decide(Ending(seen), History()).cause is Cause.CRASH
 
 
-def test_setup_lines_that_fail_are_named_with_the_last_line_of_their_output(run):
-    attempt = run.attempt(1)
-    attempt.agent_error(0).write_text("a: setup: `module load x` failed with exit code 1: first\n")
-    attempt.setup_log(0).write_text("first\nno module x\n")
-    seen = evidence(run)
-    assert seen.error == "a: setup: `module load x` failed with exit code 1: no module x"
-    assert seen.kind == "spec_mistake"
-
-
 def test_a_signal_in_the_second_of_the_failure_came_before_it(run):
     """torchrun prints whole seconds: a script that exits at a signal is no crash."""
     agents(run, 1, 1)
