@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import hooks
-from ..base import gpus, installation
+from ..base import gpus
 from ..base.console import begin_lines_with_time, print_line
 from ..base.errors import UserError
 from ..config.load import load
@@ -51,9 +51,6 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
         return known
     requested = load(config, overrides).spec.slurm
     job = show_job(job_id)
-    if int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1")) > 1:
-        sweep = installation.command("sweep")
-        print_line(f"warning: each task of the array trains the same spec: {sweep}")
     if few := gpus.too_few(os.environ, int(os.environ["SLURM_JOB_NUM_NODES"]), 0):
         what = f"the job has {few}: each node of a run has as many as the others"
         raise UserError(what, "ask sbatch for --gpus-per-node")

@@ -191,13 +191,9 @@ def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) ->
 
     Raises: SystemExit after timeout_s; OSError if the run directory cannot be read.
     """
-    began, is_said = time.monotonic(), False
+    deadline = time.monotonic() + timeout_s
     while (plan := records.read(AttemptPlan, attempt_dir.plan)) is None:
-        waited_s = time.monotonic() - began
-        if waited_s > timeout_s / 10 and not is_said:
-            is_said = True
-            print_line(f"{node_name()}: {attempt_dir.plan} is not visible on this host yet")
-        if waited_s > timeout_s:
+        if time.monotonic() > deadline:
             text = f"{attempt_dir.plan} is not there after {timeout_s} s"
             hint = "runs_root must lie on a file system that all nodes share"
             sys.exit(with_time(f"{node_name()}: {text}\n  hint: {hint}"))

@@ -9,7 +9,6 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.commands import cancel
 from slurm_job_kit.jobs.node.__main__ import OLDEST
-from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
 
 
@@ -64,13 +63,6 @@ def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
     done = run_files.kit("adopt", "tiny.yaml", KIT_RUNS=str(here / "a\xa0b"), **job)
     assert os.path.isfile(done.stdout.strip() + "/spec.json"), done.stderr
-
-
-def test_the_tasks_of_an_array_that_train_the_same_spec_are_a_warning(slurm, here):
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
-    done = run_files.kit("adopt", "tiny.yaml", **job)
-    assert "warning: each task of the array trains the same spec" in done.stderr
-    assert len(lookup.all_runs()) == 1
 
 
 def test_without_a_command_all_are_listed(capsys):

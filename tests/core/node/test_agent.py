@@ -213,12 +213,11 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
     assert exported or env["NCCL_SOCKET_IFNAME"] == f"={interface}"
 
 
-def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path, capfd):
+def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path):
     attempt = RunDir(tmp_path).attempt(1)
     attempt.path.mkdir()
     with pytest.raises(SystemExit, match="(?s)is not there after 0.2 s.*file system that all"):
         agent.wait_for_plan(attempt, timeout_s=0.2)
-    assert capfd.readouterr().err.count("plan.json is not visible on this host yet") == 1
     write_json(attempt.plan, PLAN_JSON)
     assert agent.wait_for_plan(attempt) == PLAN
 
