@@ -17,8 +17,8 @@ from ..base.console import BestEffort, print_line
 from ..base.environment import Program
 from ..base.errors import FailedError, UserError
 from ..base.files import write_atomic
-from ..base.prctl import die_with_parent
-from ..base.stop_signals import StopSignals, end_at_stop_signals
+from ..base.prctl import begin_child
+from ..base.stop_signals import StopSignals
 from ..contract.records.nodes import AttemptPlan, Chosen
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
@@ -128,7 +128,7 @@ def run_srun(
         options = [*([f"--cpus-per-task={cpus}"] if cpus else []), *spec.slurm.srun_args]
         argv = [*srun_line, *options, *chosen.srun_args, *agent]
         argv, env = hooks.launch_command(Program.SRUN, argv, os.environ, spec)
-        srun = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, preexec_fn=_become_srun)
+        srun = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, preexec_fn=begin_child)
     except (OSError, subprocess.SubprocessError, UserError, FailedError) as error:
         words = f"srun was not started: {error}"
         print_line(f"attempt {plan.attempt}: error: {words}")
@@ -142,9 +142,3 @@ def run_srun(
         print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
     code = srun.wait()
     return code if code >= 0 else 128 - code
-
-
-def _become_srun() -> None:
-    """Undo in a new process what would make srun ignore a stop signal, before exec."""
-    die_with_parent()
-    end_at_stop_signals()

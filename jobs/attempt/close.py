@@ -94,14 +94,14 @@ def close_lost(run_dir: RunDir, facts: AttemptFacts, me: run_lock.Owner) -> Atte
     return facts
 
 
-def end_between_attempts(run_dir: RunDir, action: Action, cause: Cause, reason: str) -> None:
+def end_cancelled(run_dir: RunDir) -> None:
     """End a run between two attempts: the last one is not continued, whatever ended it.
 
-    A run whose training is complete stays complete. `cause`: where no attempt was closed yet.
+    A run whose training is complete stays complete.
     """
-    facts = fact_reader.read_newest(run_dir)
+    facts, reason = fact_reader.read_newest(run_dir), "the job was cancelled"
     if not record_completion(run_dir, facts):
-        record_writer.record_end(run_dir, facts, action, cause, reason)
+        record_writer.record_end(run_dir, facts, Action.CANCEL, Cause.CANCELLED, reason)
 
 
 def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:

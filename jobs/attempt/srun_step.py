@@ -112,16 +112,9 @@ def _end(run_dir: RunDir, plan: AttemptPlan, srun_pid: int, why: str) -> None:
             # srun then kills its step and ends, unless it waits for a lost node.
             send(signal.SIGTERM, [srun_pid])
             time.sleep(KILL_AFTER_S)
-    _kill(srun_pid)
-
-
-def _kill(srun_pid: int) -> None:
-    """Kill an srun.
-
-    srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
-    cut that may be the step of the job's next start, which has the same id. So the child is killed,
-    too, and first. `attempt.close` ends what is left of the step.
-    """
+    # srun's child outlives srun and kills the step as soon as it reaches slurmctld. After a network
+    # cut that may be the step of the job's next start, which has the same id. So the child is
+    # killed, too, and first. `attempt.close` ends what is left of the step.
     send(signal.SIGKILL, [*children(srun_pid), srun_pid])
 
 

@@ -8,12 +8,20 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .stop_signals import end_at_stop_signals
+
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, even by SIGKILL."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def begin_child() -> None:
+    """In a new process before exec: die with this one, and let stop signals end the program."""
+    die_with_parent()
+    end_at_stop_signals()
 
 
 def set_name(name: str) -> None:

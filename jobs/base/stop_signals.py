@@ -40,7 +40,7 @@ def end_at_stop_signals() -> None:
     """Let stop signals end this process, before exec: its parent may ignore and block them."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    unblock_stop_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
 
 
 def arrived(numbers: Sequence[signal.Signals], seconds: float) -> list[signal.Signals]:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from .. import hooks
-from ..attempt.close import end_between_attempts
-from ..attempt.decision import Action, Cause
+from ..attempt.close import end_cancelled
 from ..base import files, installation
 from ..base.console import BestEffort, print_line, quantity
 from ..base.errors import FailedError, UserError
@@ -161,7 +160,7 @@ def end_pending(run: RunState, jobs: Iterable[Job | None]) -> None:
         return
     owner = run.files.owner
     try:
-        end_between_attempts(run.run_dir, Action.CANCEL, Cause.CANCELLED, "the job was cancelled")
+        end_cancelled(run.run_dir)
     except RecordError as error:  # the jobs are cancelled all the same
         print(f"cancel: the end of the run is not recorded: {error}", file=sys.stderr)
     if owner is not None:  # of an earlier start of a job that had been requeued

@@ -27,9 +27,9 @@ from ..base import gpus, installation
 from ..base.console import display_path, print_line, quantity
 from ..base.environment import Program
 from ..base.errors import UserError
-from ..base.prctl import adopted_orphans, die_with_parent
+from ..base.prctl import adopted_orphans, begin_child
 from ..base.procfs import children
-from ..base.stop_signals import AWAITED, StopSignals, end_at_stop_signals
+from ..base.stop_signals import AWAITED, StopSignals
 from ..contract import records
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AttemptPlan, Chosen
@@ -163,7 +163,7 @@ def start_agents(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_become_agent,
+                preexec_fn=begin_child,
             )
         agents.append(agent)
     return agents
@@ -236,10 +236,3 @@ def stop_signals() -> Iterator[StopSignals]:
     finally:
         stops.wait(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _become_agent() -> None:
-    """In a new process before exec: die with this one, and get the signals that this one blocks."""
-    die_with_parent()
-    end_at_stop_signals()  # one that came before its own session would be an exception here
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)

@@ -266,20 +266,19 @@ def judge(seen: RunFiles, lives: Mapping[str, Liveness]) -> RunState:
         successor = None
     if successor is not None and not _may_live(lives.get(job_id or "")):
         job_id, successor = successor, None  # the first one has ended
-    life, owner, process = lives.get(job_id or ""), seen.owner, None
-    of_owner = None
-    if owner is not None:
-        of_owner = lives.get(owner.job_id)
-        if owner.is_local:
-            of_owner = run_lock.life_of(owner)
+    life, here, process = lives.get(job_id or ""), seen.owner, None
+    of_owner = None if here is None else lives.get(here.job_id)
+    if here is not None and not here.is_local:
+        here = None
+    if here is not None:
+        of_owner = run_lock.life_of(here)
     # Slurm may not tell whether an earlier job has ended; the process that lives here is known.
-    is_here = owner is not None and owner.is_local and of_owner is not None and of_owner.is_alive
-    if of_owner is not None and (is_here or not _may_live(life)):
+    is_known = here is not None and of_owner is not None and of_owner.is_alive
+    if of_owner is not None and (is_known or not _may_live(life)):
         # A process that has died says nothing about a job that was queued later.
-        if life is None or of_owner.is_alive is not False:
-            life = of_owner
-        is_process = owner is not None and owner.is_local and of_owner.is_alive is not False
-        process = owner if is_process else None
+        if of_owner.is_alive is not False:
+            life, process = of_owner, here
+        life = life or of_owner
     phase, word = _phase_of(seen, life)
     run = RunState(seen, phase, word, job_id, successor, life, seen.result, lives, process)
     may_have_result = run.is_over or (phase is RunPhase.FROZEN and seen.mark is not None)
