@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from .contract import Provenance, RunDir, Train, in_words, missing, on_a_screen, records
-from .errors import CodeError, UserCodeError, UserError, is_of_machine
+from .errors import HINT, CodeError, UserCodeError, UserError, is_of_machine
 
 
 def is_user_code(name: str | None) -> bool:
@@ -104,8 +104,5 @@ def _refuse_live_code(module: ModuleType) -> None:
         return
     top = file.relative_to(live).parents[module.__name__.count(".") + (file.stem == "__init__")]
     setup = f"setup: ['export PYTHONPATH=$PWD/{top}:$PYTHONPATH']"
-    raise ImportError(
-        f"{file} is not frozen, perhaps because pip has installed the repository as editable"
-        f"\n  hint: let the frozen code come first, in the spec: {setup}",
-        path=str(file),
-    )
+    what = f"{file} is not frozen, perhaps because pip has installed the repository as editable"
+    raise ImportError(f"{what}{HINT}let the frozen code come first, in the spec: {setup}")

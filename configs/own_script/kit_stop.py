@@ -48,8 +48,8 @@ class Stop:
         self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
         self.is_agreed, self.calls, self.interval = False, 0, 1
         self.last_agreement = time.monotonic()
-        self.reported: tuple[int, int | None, dict[str, Any]] | None = None
-        self.written, self.next_write = -1, 0.0
+        self.report: dict[str, Any] = {}  # what is not written yet
+        self.next_write = 0.0
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) if self.file else ():
             signal.signal(number, self._warn)
 
@@ -108,9 +108,9 @@ class Stop:
         if self.file is None or self.rank != 0 or (done := _whole(step)) is None:
             return
         steps = _whole(total) or None
-        if self.reported is None:
+        if not self.next_write:
             self._note_first_step(done)
-        self.reported = done, steps, metrics
+        self.report = {"step": done, "total": steps, "metrics": metrics}
         if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()
 
@@ -128,14 +128,12 @@ class Stop:
 
     def _report(self) -> None:
         """Write the newest report to progress.json."""
-        if self.reported is not None and self.reported[0] != self.written:
-            step, total, metrics = self.reported
-            read = {name: _number(value) for name, value in metrics.items()}
+        if self.report:
+            read = {name: _number(value) for name, value in self.report["metrics"].items()}
             numbers = {name: number for name, number in read.items() if number is not None}
-            values = {"step": step, "total": total, "metrics": numbers}
             with _printed():
-                replace(self.run_dir / "progress.json", values)
-            self.written, self.next_write = step, time.monotonic() + WRITE_S
+                replace(self.run_dir / "progress.json", self.report | {"metrics": numbers})
+            self.report, self.next_write = {}, time.monotonic() + WRITE_S
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run continues in the next attempt."""

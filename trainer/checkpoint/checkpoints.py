@@ -5,22 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..contract import (
-    BEST,
-    Best,
-    HashedSink,
-    Manifest,
-    NamedFile,
-    checkpoint_name,
-    part_name,
-    point_at_best,
-)
+from ..contract import BEST, Best, HashedSink, Manifest, NamedFile, part_name, point_at_best
 from ..errors import NotFinite, storage
 from ..model import optim
 from ..model.replica import Replica
@@ -89,7 +80,8 @@ class Checkpoints:
     def __init__(self, context: RankContext, data: Data) -> None:
         self._context = context
         self._root = context.run.dir.checkpoints
-        self._setup = TrainSetup.of(data, context.train)
+        size, samples = data.length.global_batch_size, data.train_batches.samples_per_epoch
+        self._setup = TrainSetup(size, samples, data.digest, asdict(context.train))
         self._spec_sha256 = spec_sha256(context.run)
         self._steps_per_epoch = data.length.steps_per_epoch
         self._staging = Staging()
@@ -269,8 +261,7 @@ class Checkpoints:
         check_before_rename = functools.partial(check_owner, self._context.run)
         new = PendingCheckpoint(pending.manifest, files, check_before_rename, parts)
         commit.commit_and_prune(self._root, new, pending.retention)
-        seconds, step = time.monotonic() - pending.started, pending.step
-        return CommittedSave(checkpoint_name(step), step, seconds, pending.stall_s)
+        return CommittedSave(pending.step, time.monotonic() - pending.started, pending.stall_s)
 
     def _retention(self, state: TrainState) -> Retention:
         checkpoint = self._context.run.spec.checkpoint

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract import SpecChange, Train, installation, records
+from ..contract import SpecChange, installation, records
 from ..errors import UserError
-from ..model.training_data import Data
 from ..process.context import broadcast_bytes
 from ..process.run_handle import RankContext, RunHandle
 
@@ -28,11 +26,6 @@ class TrainSetup:
     samples_per_epoch: int
     data_digest: str | None
     train: dict[str, Any]
-
-    @classmethod
-    def of(cls, data: Data, train: Train) -> TrainSetup:
-        size, samples = data.length.global_batch_size, data.train_batches.samples_per_epoch
-        return cls(size, samples, data.digest, dataclasses.asdict(train))
 
 
 def spec_sha256(run: RunHandle) -> str:

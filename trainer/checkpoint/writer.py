@@ -19,7 +19,6 @@ class CommittedSave:
     seconds: from the start of the save to its end. stall_s: how long the training waited for it.
     """
 
-    name: str
     step: int
     seconds: float
     stall_s: float

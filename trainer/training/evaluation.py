@@ -15,6 +15,7 @@ from ..data.feed import HeldOut
 from ..model.replica import Replica
 from ..model.training_data import Data
 from ..process.run_handle import RankContext
+from ..process.step_agreement import Agreement
 from .reporter import Reporter
 
 
@@ -39,12 +40,12 @@ class Evaluation:
         return step == self._total_steps or any(step % each == 0 for each in self.periods)
 
     def run(
-        self, replica: Replica, state: TrainState, is_stop_agreed: Callable[[int, bool], bool]
+        self, replica: Replica, state: TrainState, agree: Callable[[int, bool], Agreement]
     ) -> bool:
         """Evaluate; put the result into the state, log and metrics.jsonl.
 
         Return False if the ranks agreed to stop before its end. The partial result is dropped, and
-        the next attempt begins with this evaluation. is_stop_agreed: as in `evaluate`.
+        the next attempt begins with this evaluation. agree: as in `evaluate`.
         """
         step = state.global_step
         began = time.monotonic()
@@ -53,7 +54,7 @@ class Evaluation:
         seed = seeds.mix(seeds.HELD_OUT, self._context.train.seed, step, rank)
         seeds.seed_all(seed, self._context.device)
         beat = functools.partial(self._context.pulse.beat, "evaluation", step)
-        sums = evaluate(replica, self._held_out, beat, is_stop_agreed)
+        sums = evaluate(replica, self._held_out, beat, agree)
         if self._context.distributed.is_first:
             seconds = round(time.monotonic() - began, 3)
             self._context.events.event("evaluation", step=step, seconds=seconds)
@@ -100,15 +101,15 @@ def evaluate(
     replica: Replica,
     held_out: HeldOut,
     beat: Callable[[], None],
-    is_stop_agreed: Callable[[int, bool], bool],
+    agree: Callable[[int, bool], Agreement],
 ) -> torch.Tensor | None:
     """Return the sum of `Replica.row` over all held-out samples, the same on every rank.
 
     None if the ranks agreed to stop before the last batch. The model's buffers are those of rank 0.
 
     beat: called before each batch of this rank.
-    is_stop_agreed: called with (index, whether it is the last) before each batch, on every rank
-    equally often, also where a rank has one batch less; True ends the evaluation.
+    agree: called with (index, whether it is the last) before each batch, on every rank equally
+    often, also where a rank has one batch less; a stop ends the evaluation.
     """
     module, sums = replica.module, replica.empty_row()
     is_alone = dist.get_world_size() == 1
@@ -118,7 +119,7 @@ def evaluate(
     num_rounds, is_stopped = held_out.num_rounds, False
     module.eval()
     for index, batch in itertools.zip_longest(range(num_rounds), held_out.batches()):
-        if is_stopped := is_stop_agreed(index, index == num_rounds - 1):
+        if is_stopped := agree(index, index == num_rounds - 1).stop:
             break
         if batch is not None:
             beat()

@@ -3,6 +3,7 @@
 `Evaluation` and `Saves` know when an evaluation or a save is due, and do it.
 """
 
+import functools
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -102,10 +103,11 @@ class Loop:
             self._saves.note_committed()
             is_evaluation = self._evaluation.is_due(state)
             drain = step == first_step or self._is_last() or is_evaluation
-            agreed = self._agree(step_agreement, step, self._saves.is_due_by_clock(), drain)
+            agreed = self._agree(step_agreement, step, drain, self._saves.is_due_by_clock())
             is_stopping = agreed.stop
             if is_evaluation and not is_stopping:
-                is_stopping = not self._evaluate(step_agreement.for_evaluation())
+                agree = functools.partial(self._agree, step_agreement.for_evaluation())
+                is_stopping = not self._evaluation.run(self.replica, state, agree)
             if is_stopping:
                 self.events.event("stop_seen", step=step)
             is_end = is_stopping or self._is_last()  # the evaluation may end the training early
@@ -125,21 +127,13 @@ class Loop:
                 self.checkpoints.allocate(self.replica, state)
 
     def _agree(
-        self, step_agreement: StepAgreement, step: int, wants_save: bool, drain: bool
+        self, step_agreement: StepAgreement, step: int, drain: bool, wants_save: bool = False
     ) -> Agreement:
         """Return what the ranks agree on; begin the commit of a save that all have written."""
         written_step = self.checkpoints.written_step
         agreed = step_agreement.check(step, wants_save, drain, written_step)
         self.checkpoints.commit_when_written(agreed.written_step)
         return agreed
-
-    def _evaluate(self, step_agreement: StepAgreement) -> bool:
-        """Evaluate; return False if the ranks agreed to stop before the last batch."""
-
-        def is_stop_agreed(index: int, is_last: bool) -> bool:
-            return self._agree(step_agreement, index, False, is_last).stop
-
-        return self._evaluation.run(self.replica, self.state, is_stop_agreed)
 
     def _is_last(self) -> bool:
         is_done = self.state.global_step == self.length.total_steps

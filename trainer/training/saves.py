@@ -5,7 +5,7 @@ import time
 
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.saved_state import TrainState
-from ..contract import Checkpoint, quantity
+from ..contract import Checkpoint, checkpoint_name, quantity
 from ..model.replica import Replica
 from ..model.training_data import Data
 from ..process.context import of_first
@@ -124,9 +124,9 @@ class Saves:
         for saved in self._checkpoints.completed():
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
             self._context.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
-            log = self._context.distributed.log
-            log(f"checkpoint {saved.name} committed in {seconds:.2f} s")
+            name = checkpoint_name(saved.step)
+            self._context.distributed.log(f"checkpoint {name} committed in {seconds:.2f} s")
             self._last_save_s = saved.seconds
             self._interval_s = interval_s(self._context.run.spec.checkpoint, saved.stall_s)
             for each in self._context.watchers:
-                each.saved(saved.step, self._context.run.dir.checkpoints / saved.name)
+                each.saved(saved.step, self._context.run.dir.checkpoints / name)

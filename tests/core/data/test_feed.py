@@ -14,11 +14,13 @@ from slurm_job_kit.trainer.data.feed import BatchSchedule, HeldOut
 from slurm_job_kit.trainer.data.sources import Samples
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
 from slurm_job_kit.trainer.model.objectives import Classification, DataFacts
+from slurm_job_kit.trainer.process.step_agreement import Agreement
 from slurm_job_kit.trainer.strategy.interface import Strategy
 from slurm_job_kit.trainer.training.evaluation import evaluate
 from tests.core.data_kit import Whole, feed_of, job_of
 from tests.core.ranks import CPU, place_of
 
+GO_ON = Agreement(stop=False, save=False)
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 SIZE = {"micro_batch_size": 4, "grad_accum_steps": 2, "epochs": 3}
 
@@ -197,7 +199,7 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=im
         strategy=Strategy(Train(), place_of(), CPU),
     )
     for _ in range(2):
-        totals = evaluate(replica, held_out, lambda: beats.append(1), lambda *_: False)
+        totals = evaluate(replica, held_out, lambda: beats.append(1), lambda *_: GO_ON)
         assert totals is not None
         results.append(totals.tolist())
     held_out.close()

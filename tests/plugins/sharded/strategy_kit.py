@@ -24,6 +24,7 @@ from slurm_job_kit.trainer.model import build
 from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.model.training_data import build_data
 from slurm_job_kit.trainer.plugins.sharded import fsdp
+from slurm_job_kit.trainer.process.step_agreement import Agreement
 from slurm_job_kit.trainer.training.evaluation import evaluate
 from slurm_job_kit.trainer.training.loop import train_step
 from tests.core.ranks import CPU, context_of, join, place_of, results
@@ -208,7 +209,7 @@ def trained(folder: Path, train: Train, rank: int, world_size: int) -> Trained:
     replica.strategy.begin_step(replica.module)
     buffers = {name: value.clone() for name, value in replica.module.named_buffers()}
     assert data.held_out is not None
-    held_out = evaluate(replica, data.held_out, lambda: None, lambda *_: False)
+    held_out = evaluate(replica, data.held_out, lambda: None, lambda *_: Agreement(False, False))
     assert held_out is not None
     return Trained(
         initial,

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 
 from slurm_job_kit.jobs.contract.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
-from slurm_job_kit.trainer.model.networks import MiniResNet, mlp
+from slurm_job_kit.trainer.model.models import MiniResNet, mlp
 from slurm_job_kit.trainer.plugins.sharded import blocks, in_blocks
 from slurm_job_kit.trainer.plugins.zoo.gpt import GPT
 from slurm_job_kit.trainer.plugins.zoo.models import resnet18

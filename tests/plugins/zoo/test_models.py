@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.core.model.test_networks import create
+from tests.core.model.test_models import create
 
 
 def size(model):

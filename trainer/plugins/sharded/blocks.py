@@ -43,12 +43,6 @@ def find(module: nn.Module, class_names: Sequence[str] = ()) -> list[nn.Module]:
     return list(_outermost(module, kinds)) if kinds else []
 
 
-def describe(blocks: Sequence[nn.Module]) -> str:
-    """Return number and classes of blocks: 6 blocks of BasicBlock. To be called before sharding."""
-    names = dict.fromkeys(type(block).__name__ for block in blocks)
-    return f"{len(blocks)} block{'s' * (len(blocks) > 1)} of {', '.join(names)}"
-
-
 def _repeated_class(module: nn.Module) -> set[type[nn.Module]]:
     """Return the class of the children of the longest uniform list, if there is one."""
     longest: list[nn.Module] = []

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ...contract import Train
+from ...contract import Train, quantity
 from ...errors import UserError
 from ...process.context import DistributedContext
 from ...strategy.interface import Rows, Sharding
@@ -59,7 +59,8 @@ class Fsdp(InBlocks):
         memory than this rank's rows. Raises UserError for what this torch cannot do.
         """
         block_list = blocks.find(module, self._train.shard_modules)
-        several = f"{blocks.describe(block_list)} and the root, each"
+        classes = ", ".join(dict.fromkeys(type(block).__name__ for block in block_list))
+        several = f"{quantity(len(block_list), 'block')} of {classes} and the root, each"
         self._what = several if block_list else "the whole model"
         # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])

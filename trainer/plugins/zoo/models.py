@@ -10,7 +10,7 @@ from torch.nn.functional import relu
 
 from ...data.sources import Batch
 from ...errors import UserError
-from ...model.networks import BasicBlock, described, images, inputs_of, shortcut
+from ...model.models import BasicBlock, described, images, inputs_of, shortcut
 from ...model.objectives import DataFacts
 from .gpt import GPT
 
