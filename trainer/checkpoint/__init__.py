@@ -3,12 +3,11 @@
 jobs/contract/checkpoint/ reads the files of a checkpoint. The last three of these import no torch.
 
 - checkpoints: saves the state of a training; loads one.
-- saved_state: the parts of a saved state, and how it is restored.
+- saved_state: the parts of a saved state, how it is restored, and which training it fits.
 - outline: the files of a saved state: plain values, and the place of each tensor.
 - staging: copies the state into host memory, so that the training can continue.
 - loading: reads the newest undamaged checkpoint while the ranks build their models.
 - share: broadcasts a saved state from rank 0, tensor by tensor.
-- setup: compares the settings of a training between save and load.
 - digest: SHA-256 of weights and optimizer state.
 - writer: the thread that writes a checkpoint.
 - commit: the protocol that makes a checkpoint durable, and removes older ones; who may commit.

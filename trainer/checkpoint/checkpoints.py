@@ -24,8 +24,7 @@ from ..strategy.interface import Sharding
 from . import commit, outline, saved_state
 from .commit import PendingCheckpoint, Retention, check_owner
 from .loading import ReadAhead
-from .saved_state import SavedState, TrainState, saved_values
-from .setup import TrainSetup, check_setup, spec_sha256
+from .saved_state import SavedState, TrainSetup, TrainState, saved_values, spec_sha256
 from .share import share
 from .staging import Staging, first_not_finite
 from .writer import CommittedSave, Writer
@@ -39,11 +38,7 @@ class CopiedState:
 
     values: the copy of the state as `saved_values` returns it, with memory only for what this rank
         writes; empty where that is nothing.
-    sharding: of the divided tensors.
-    copied: happens when the copy from the GPU is complete.
-    manifest: still without the files. retention: which checkpoints are kept after this one.
-    parameters: the names of the model's parameters.
-    started, stall_s: on the monotonic clock, and in seconds.
+    copied: happens when the copy from the GPU is complete. manifest: still without the files.
     """
 
     values: dict[str, Any]
@@ -121,7 +116,7 @@ class Checkpoints:
 
     def _check(self, saved: SavedState, replica: Replica) -> None:
         """Raise UserError for a state of another training. All ranks call it."""
-        check_setup(saved.setup, self._setup, self._context)
+        saved_state.check_setup(saved.setup, self._setup, self._context)
         saved_state.check_fits(saved, replica)
 
     def allocate(self, replica: Replica, state: TrainState) -> None:
@@ -182,17 +177,11 @@ class Checkpoints:
 
     @property
     def written_step(self) -> int:
-        """The step of the newest save of which this rank has written its part; -1 before it.
-
-        -1 where rank 0 alone writes.
-        """
+        """The step of the newest part that this rank has written; -1 where rank 0 alone writes."""
         return -1
 
     def commit_when_written(self, written_step: int) -> None:
-        """Let rank 0 commit the save in flight, if all ranks have written their part.
-
-        written_step: the lowest `written_step` of all ranks.
-        """
+        """Let rank 0 commit the save in flight, if that is the lowest step of all ranks."""
 
     def is_saving(self) -> bool:
         """Return whether a save is in flight; exact on rank 0."""

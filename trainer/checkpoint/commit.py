@@ -67,7 +67,6 @@ Write = Callable[[HashedSink], object]  # writes the content of a rank's file
 class PendingCheckpoint:
     """A checkpoint that is not committed yet.
 
-    manifest: its manifest, still without the files.
     files: of rank 0, by name: the content, or of the file of a rank what writes it.
     parts: the files that ranks have written before, under `temporary_directory`.
     check_before_rename: called directly before each rename that other attempts would see; raises

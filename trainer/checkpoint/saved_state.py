@@ -1,8 +1,10 @@
-"""The state of a training that a checkpoint holds: its parts, and how it is restored."""
+"""The state of a training that a checkpoint holds: its parts, how it is restored, what it fits."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,14 +12,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..contract import SpecChange, installation, records
 from ..errors import UserError
 from ..model.optim import check_groups
 from ..model.replica import Replica
-from ..process.context import DistributedContext
+from ..process.context import DistributedContext, broadcast_bytes
+from ..process.run_handle import RankContext, RunHandle
 from ..strategy.interface import Strategy
-from .setup import TrainSetup
 
 MAX_DIFFERENCES = 10  # lines of an error
+
+
+@dataclass(frozen=True)
+class TrainSetup:
+    """The settings of a training that a load compares with those of the save.
+
+    samples_per_epoch: 0 for a stream. data_digest: where the data set states one.
+    """
+
+    global_batch_size: int
+    samples_per_epoch: int
+    data_digest: str | None
+    train: dict[str, Any]
 
 
 @dataclass
@@ -26,12 +42,10 @@ class TrainState:
 
     window: float64 [2 + metrics], the sum of this rank's `Sums.row` since the last log line, on the
         device.
-    window_names: the names of the metrics in it.
     epoch_sums: the sum over all ranks of the logged windows of this epoch, as plain numbers.
     metrics_bytes: the size of metrics.jsonl at the last save.
     environments: software and hardware of the attempts so far, by the plugin describe.
     best: empty, or {"metric", "value", "step"} of the best evaluation.
-    evals_since_best: the number of evaluations after it.
     streams: positions of the training batches; empty where the step alone tells the samples.
     """
 
@@ -159,3 +173,50 @@ def check_same_tensors(saved: Mapping[str, Any], own: Mapping[str, Any], whose: 
         # The record of the attempt has the first line only.
         hint = "hint: set train.model and train.model_args as they were at the save"
         raise UserError("\n  ".join([f"{whose} of another model: {lines[0]}", *lines[1:], hint]))
+
+
+def spec_sha256(run: RunHandle) -> str:
+    """Return the SHA-256 of the spec as its file has it."""
+    return hashlib.sha256(run.spec.to_json().encode()).hexdigest()
+
+
+def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> None:
+    """Refuse a checkpoint of other batches or, unless the user confirmed it, of another spec.
+
+    All ranks call it. Raises: UserError.
+    """
+    # Rank 0 alone reads the file: on another node it may be old, and all must decide alike.
+    # A user confirmed the changes of exactly this spec at a resume.
+    is_accepted = context.distributed.is_first and any(
+        change.spec_sha256 == spec_sha256(context.run)
+        for change in records.read_lines(SpecChange, context.run.dir.changes)
+    )
+    is_change_accepted = bool(broadcast_bytes(b"yes" if is_accepted else b"", context.device))
+    if saved.global_batch_size != now.global_batch_size:
+        what = f"the checkpoint was saved with a global batch of {saved.global_batch_size}"
+        more = f"this start has {now.global_batch_size}"
+        raise UserError(f"{what}, {more}: set train.global_batch_size to {saved.global_batch_size}")
+    if saved.samples_per_epoch != now.samples_per_epoch:
+        what = f"the checkpoint was saved with {saved.samples_per_epoch} samples per epoch"
+        more = f"this start has {now.samples_per_epoch}: bring back the data set of that save"
+        raise UserError(f"{what}, {more}, or begin a new run with train.init_from")
+    if saved.data_digest != now.data_digest:
+        what = f"the data of train.dataset {now.train['dataset']} differ from those of the save"
+        hint = "bring back the files (or the version of Python whose source they are)"
+        raise UserError(f"{what}: {hint}, or begin a new run with train.init_from")
+    changes = changed_keys(saved.train, now.train)
+    if changes and not is_change_accepted:
+        resume = installation.command("resume", context.run.dir.run_id, "KEY=VALUE")
+        what = f"the checkpoint was saved with another spec: {', '.join(changes)}"
+        raise UserError(f"{what}; {resume} shows the changes and accepts --yes")
+    for change in changes:
+        context.distributed.log(f"changed on request: {change}")
+
+
+def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return a text for each key of the section `train` that both have with different values."""
+    return [
+        f"train.{key} was {json.dumps(saved[key])}, is {json.dumps(now[key])}"
+        for key in now
+        if key in saved and saved[key] != now[key]
+    ]

@@ -36,9 +36,7 @@ class Staging:
                 self._buffers[place] = _buffer_for(tensor).zero_()
 
     def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
-        """Copy `state` to the host; return the copy and an event (None on a CPU).
-
-        The copy is complete when the event has happened.
+        """Copy `state` to the host; return the copy, and the event of its completion on a GPU.
 
         Raises: UserError if `state` holds anything but tensors, plain values and containers.
         """

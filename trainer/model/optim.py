@@ -106,22 +106,22 @@ def check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> Non
         raise UserError(f"{what}, this start has {sizes[1]}", f"{hint} with train.init_from")
 
 
-def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any], is_owned: bool = False) -> None:
+def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a `state_dict()` into the optimizer, but keep the options of the present spec.
 
-    The tensors are copied, unless they are the optimizer's own (`is_owned`): those that were loaded
-    share the memory of a file. Each copy gets the memory format of its parameter, because fused
-    kernels walk through both in one order and ignore strides (torch 2.13).
+    Each tensor gets the memory format of its parameter, because fused kernels walk through both in
+    one order and ignore strides (torch 2.13).
     """
     options = [{**group, "params": None} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update({**own, "params": group["params"]})
-    for parameter, values in () if is_owned else optimizer.state.items():
+    for parameter, values in optimizer.state.items():
         for name, value in values.items():
-            if isinstance(value, torch.Tensor):  # a user's optimizer may keep others
-                format_of = parameter if value.shape == parameter.shape else value
-                copy = torch.empty_like(format_of, dtype=value.dtype, device=value.device)
+            # A user's optimizer may keep others than tensors, or of another shape.
+            is_like = getattr(value, "shape", None) == parameter.shape
+            if is_like and value.stride() != parameter.stride():
+                copy = torch.empty_like(parameter, dtype=value.dtype, device=value.device)
                 values[name] = copy.copy_(value)
     if isinstance(optimizer, torch.optim.SGD):
         _begin_momentum(optimizer)

@@ -108,11 +108,9 @@ class _Reduction:
         self._event: torch.cuda.Event | None = None
         self._work: dist.Work | None = None
         is_alone = dist.get_world_size() == 1
-        is_pinned = device.type == "cuda" and not is_alone
-        self._host = torch.tensor(values, dtype=torch.int64, pin_memory=is_pinned)
-        if is_alone:
-            return
-        if device.type == "cuda":
+        is_on_gpu = device.type == "cuda" and not is_alone
+        self._host = torch.tensor(values, dtype=torch.int64, pin_memory=is_on_gpu)
+        if is_on_gpu:
             tensor = self._host.to(device, non_blocking=True)
             work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
             # Makes the stream wait for NCCL, not the host; the event marks the end of the copy.
@@ -120,7 +118,7 @@ class _Reduction:
             self._host.copy_(tensor, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
-        else:
+        elif not is_alone:
             self._work = dist.all_reduce(self._host, dist.ReduceOp.MAX, async_op=True)
 
     def result(self) -> list[int]:

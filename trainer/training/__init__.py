@@ -5,6 +5,4 @@
 - reporter: rank 0's log lines, metrics.jsonl and progress.json.
 - run: one rank from its start to its exit: rendezvous, build, restore, train, report, exit.
 - saves: the save policy: which steps are saved, which saves wait for the disk, and what they took.
-- training_means: the means of loss and metrics over all ranks: since the last log line, and over an
-  epoch.
 """

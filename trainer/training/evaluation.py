@@ -112,9 +112,8 @@ def evaluate(
     often, also where a rank has one batch less; a stop ends the evaluation.
     """
     module, sums = replica.module, replica.empty_row()
-    is_alone = dist.get_world_size() == 1
     # All ranks: BatchNorm's statistics differ between them, and a checkpoint has those of rank 0.
-    for buffer in () if is_alone else module.buffers():
+    for buffer in module.buffers():
         dist.broadcast(buffer, src=0)
     num_rounds, is_stopped = held_out.num_rounds, False
     module.eval()
@@ -130,6 +129,5 @@ def evaluate(
     replica.strategy.end_evaluation(module)
     if is_stopped:
         return None
-    if not is_alone:
-        dist.all_reduce(sums)  # all ranks: each has evaluated its part of the samples
+    dist.all_reduce(sums)  # all ranks: each has evaluated its part of the samples
     return sums

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from .. import seeds
 from ..checkpoint.checkpoints import Checkpoints
@@ -24,7 +25,6 @@ from ..model.training_data import Data
 from ..process.run_handle import RankContext
 from ..process.step_agreement import Agreement, StepAgreement
 from ..user_code import has_user_code
-from . import training_means
 from .evaluation import Evaluation
 from .reporter import Reporter
 from .saves import Saves
@@ -61,6 +61,40 @@ def train_step(
     # Clips the gradients to train.grad_clip_norm, does the optimizer's step, drops the gradients.
     optim.clip_and_step(replica.optimizer, scaler, replica.parameters, train, replica.strategy.clip)
     return rows
+
+
+def means_since_last_line(replica: Replica, state: TrainState) -> dict[str, float]:
+    """Return the means since the last call by name, `train_loss` first; the host waits for them.
+
+    All ranks call it. The sums go from the state's window to those of the epoch.
+    """
+    sums = _over_ranks(state.window)
+    state.epoch_sums = _with_epoch(state, sums)
+    state.window.zero_()
+    return _named(replica, sums)
+
+
+def means_of_epoch(replica: Replica, state: TrainState) -> dict[str, float]:
+    """Return the means over the epoch that ends with this step by name. All ranks call it."""
+    rest = _over_ranks(state.window.clone())
+    means = _named(replica, _with_epoch(state, rest))
+    # `means_since_last_line` adds these sums again: they belong to no later epoch.
+    state.epoch_sums = [-value for value in rest]
+    return means
+
+
+def _over_ranks(sums: torch.Tensor) -> list[float]:
+    dist.all_reduce(sums)  # all ranks: each has the sums of its own samples
+    return sums.tolist()  # waits for the device
+
+
+def _with_epoch(state: TrainState, sums: list[float]) -> list[float]:
+    logged = state.epoch_sums or [0.0] * len(sums)
+    return [a + b for a, b in zip(logged, sums, strict=True)]
+
+
+def _named(replica: Replica, sums: list[float]) -> dict[str, float]:
+    return {f"train_{name}": value for name, value in replica.means(sums).items()}
 
 
 class Loop:
@@ -167,7 +201,7 @@ class Loop:
         if state.global_step % self._log_every_steps == 0:
             self._log(lr)
         if state.global_step % self.length.steps_per_epoch == 0:
-            means = training_means.of_epoch(self.replica, state)
+            means = means_of_epoch(self.replica, state)
             if self.reporter is not None:
                 self.reporter.epoch_done(state.global_step, means, lr)
 
@@ -194,7 +228,7 @@ class Loop:
 
         Raises: NotFinite if the loss is not finite and train.stop_on_nan is set.
         """
-        means = training_means.since_last_line(self.replica, self.state)
+        means = means_since_last_line(self.replica, self.state)
         if self.train.stop_on_nan and not math.isfinite(means["train_loss"]):
             self._saves.finish(self.state)  # so the newest save is committed
             newest, saved = self.checkpoints.newest_step, "there is no checkpoint yet"

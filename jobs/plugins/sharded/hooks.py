@@ -1,6 +1,5 @@
 """Checks the keys of the section train that divide a model or treat its blocks."""
 
-import math
 from collections.abc import Iterator
 
 from ...contract.problems import Problem
@@ -69,11 +68,7 @@ def _shard_size(spec: Spec) -> Iterator[Problem]:
         hint = "set shard_size, or write strategy: fsdp or ddp"
         yield _key("strategy", what, hint, *also[1:])
     elif train.shard_size is not None and world_size > 1:
-        counts = range(spec.slurm.fewest_nodes, most + 1)
-        sizes = [number * spec.nproc_per_node for number in counts]
-        for number in (number for number in sizes if number % train.shard_size):
-            what = f"{train.shard_size} does not divide the {number} ranks"
-            fits = [size for size in range(2, number + 1) if math.gcd(*sizes) % size == 0]
-            hint = f"write {' or '.join(map(str, fits)) or 'strategy: fsdp'}"
-            yield _key("shard_size", what, hint, *also)
-            return
+        counts = (spec.nproc_per_node * n for n in range(spec.slurm.fewest_nodes, most + 1))
+        if wrong := next((count for count in counts if count % train.shard_size), None):
+            what = f"{train.shard_size} does not divide the {wrong} ranks"
+            yield _key("shard_size", what, "write a divisor, or strategy: fsdp", *also)

@@ -13,8 +13,12 @@ from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
-from slurm_job_kit.trainer.checkpoint.saved_state import SavedState, check_fits, restored_state
-from slurm_job_kit.trainer.checkpoint.setup import changed_keys
+from slurm_job_kit.trainer.checkpoint.saved_state import (
+    SavedState,
+    changed_keys,
+    check_fits,
+    restored_state,
+)
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.checkpoint.checkpoint_kit import (
     BATCHES,

@@ -8,7 +8,7 @@ from slurm_job_kit.jobs.contract.checkpoint import reader
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Checkpoint
-from slurm_job_kit.trainer.checkpoint import commit, recovery
+from slurm_job_kit.trainer.checkpoint import recovery
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.training.reporter import open_cut
 from tests.core.checkpoint.checkpoint_kit import bits, job_of, loaded, replica_of, save
@@ -58,16 +58,6 @@ def test_what_only_an_old_cache_lacks_is_not_quarantined(here, there, monkeypatc
 
     assert recovery.read_newest(there.run.dir.checkpoints, ["step-00000006"], parse, print) == 6
     assert len(parts) == 2 and checkpoint_names(here.run.dir.checkpoints) == ["step-00000006"]
-
-
-def test_pruning_counts_only_checkpoints_that_are_there(here, there):
-    root = here.run.dir.checkpoints
-    for step in (3, 6, 9, 12):
-        (root / f"step-{step:08d}").mkdir()
-    look(there.run.dir.path)
-    (root / "step-00000009").rename(root / "aside-step-00000009")
-    commit.prune(there.run.dir.checkpoints, 12, commit.Retention(keep_last=2))
-    assert checkpoint_names(root) == ["step-00000012", "step-00000006"]
 
 
 def test_an_attempt_on_another_host_keeps_the_metrics_so_far(here, there):

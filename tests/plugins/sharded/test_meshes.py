@@ -10,7 +10,7 @@ from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.frozen import SpecChange
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Log, Spec, Train
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256, weights_sha256
-from slurm_job_kit.trainer.checkpoint.setup import spec_sha256
+from slurm_job_kit.trainer.checkpoint.saved_state import spec_sha256
 from slurm_job_kit.trainer.process.context import DistributedContext
 from slurm_job_kit.trainer.process.run_handle import RankContext
 from slurm_job_kit.trainer.process.step_agreement import StepAgreement

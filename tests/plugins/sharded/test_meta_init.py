@@ -118,7 +118,7 @@ class Scaled(nn.Linear):
 
 @pytest.mark.parametrize("unwritten", [1, 4])
 def test_a_parameter_with_an_element_that_nothing_writes_is_refused_by_name(monkeypatch, unwritten):
-    words = "^train.model: 0.scale has an element whose initial value nothing writes: "
+    words = "^train.model: 0.scale has an element whose initial value nothing writes\n"
     with pytest.raises(UserError, match=words):
         filled(lambda: nn.Sequential(Scaled(slice(unwritten, None))), monkeypatch)
     assert torch.equal(filled(lambda: Scaled(slice(None)), monkeypatch).scale, torch.ones(4))

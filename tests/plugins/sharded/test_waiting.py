@@ -7,7 +7,7 @@ import torch
 
 from slurm_job_kit.jobs.contract.checkpoint.names import checkpoint_names
 from slurm_job_kit.jobs.contract.checkpoint.reader import Contents
-from slurm_job_kit.trainer.checkpoint import checkpoints, outline
+from slurm_job_kit.trainer.checkpoint import checkpoints, commit, outline
 from slurm_job_kit.trainer.plugins.sharded import checkpoints as divided
 from slurm_job_kit.trainer.strategy.interface import Sharding
 from tests.core.checkpoint.checkpoint_kit import BATCHES, job_of, replica_of, state_at
@@ -16,8 +16,8 @@ from tests.core.checkpoint.test_outline import saved
 
 @pytest.mark.usefixtures("process_group")
 def test_a_rank_that_waits_for_a_divided_save_beats(tmp_path, monkeypatch):
-    gate, really, beats = threading.Event(), divided.write_part, []
-    monkeypatch.setattr(divided, "write_part", lambda *each: gate.wait(20) and really(*each))
+    gate, really, beats = threading.Event(), commit.write_file, []
+    monkeypatch.setattr(commit, "write_file", lambda *each: gate.wait(20) and really(*each))
     monkeypatch.setattr(checkpoints, "POLL_S", 0.01)
     context, replica = job_of(tmp_path), replica_of()
     replica.strategy.sharding = Sharding(2, 0)

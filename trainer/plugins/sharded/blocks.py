@@ -19,10 +19,7 @@ from ...errors import UserError
 
 
 def set_up(module: nn.Module, train: Train) -> None:
-    """Checkpoint activations, and compile the blocks or the model, in place, as the spec says.
-
-    To be called before the model is sharded.
-    """
+    """Checkpoint activations and compile in place, as the spec says, before the sharding."""
     blocks = find(module, train.shard_modules)
     for block in blocks if train.activation_checkpointing else ():
         # Replaces `forward`, so no parameter changes its name.

@@ -5,7 +5,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,16 +39,13 @@ BUFFER_BYTES = 64 * 2**20
 
 
 class DividedCheckpoints(Checkpoints):
-    """Each rank writes its file; rank 0 commits when it has all. All ranks call every method.
-
-    _pending: the save in flight until all ranks have written their part.
-    """
+    """Each rank writes its file; rank 0 commits when it has all. All ranks call every method."""
 
     def __init__(self, context: RankContext, data: Data) -> None:
         super().__init__(context, data)
         # The file that this rank has written, and the digest of the tensors that it saves.
         self._parts: Writer[tuple[FileDigest, str]] = Writer()
-        self._pending: CopiedState | None = None
+        self._pending: CopiedState | None = None  # until all ranks have written their part
         self._written_step = -1
 
     def _own_values(
@@ -81,7 +77,12 @@ class DividedCheckpoints(Checkpoints):
         # The next attempt has removed temporary files at its start; nothing would remove this one.
         commit.check_owner(run)
         name = part_name(self._context.distributed.rank)
-        _, digest = write_part(self._root, step, run.attempt, name, pending.write_part)
+        directory = commit.temporary_directory(self._root, step, run.attempt)
+        with storage(f"saving {name} of checkpoint {self._root / checkpoint_name(step)}"):
+            directory.mkdir(exist_ok=True)
+            # Another rank's disk may be the same: a file that cannot be read back goes.
+            with commit.discarded_on_error(directory / name):
+                _, digest = commit.write_file(directory / name, pending.write_part)
         # Of name, type and shape of all tensors, which all ranks must have.
         layout = repr(outline.lay_out(pending.values, pending.sharding))
         return digest, hashlib.sha256(layout.encode()).hexdigest()
@@ -101,10 +102,7 @@ class DividedCheckpoints(Checkpoints):
             self._commits.start(self._commit, pending, parts)
 
     def _gathered_parts(self, sharding: Sharding) -> tuple[NamedFile, ...]:
-        """Return what all ranks have written, on every rank.
-
-        Raises: RuntimeError where the ranks disagree about the tensors.
-        """
+        """Return what all ranks have written, on every rank."""
         text = ""
         for digest, layout_sha256 in self._parts.completed():
             text = f"{digest.size} {digest.sha256} {layout_sha256}"
@@ -147,7 +145,7 @@ class DividedCheckpoints(Checkpoints):
             if not any(problems):
                 if read.model:
                     replica.module.load_state_dict(read.model, strict=False)
-                optim.load(replica.optimizer, read.optimizer, is_owned=True)
+                optim.load(replica.optimizer, read.optimizer)
                 return saved_state.restored_state(read, replica, context.distributed)
             if context.distributed.is_first:
                 _quarantine(contents, problems, context)
@@ -158,19 +156,6 @@ class DividedCheckpoints(Checkpoints):
 def _is_writer(sharding: Sharding) -> bool:
     """Return whether this rank writes its part; ranks with a copy of it do not."""
     return sharding.rank < sharding.num_shards
-
-
-def write_part(root: Path, step: int, attempt: int, name: str, write: commit.Write) -> NamedFile:
-    """Write a rank's file of the checkpoint that rank 0 commits when it has all of them.
-
-    A file that cannot be written or read back is removed: another rank's disk may be the same.
-    Raises: StorageError or TransientStorageError.
-    """
-    directory = commit.temporary_directory(root, step, attempt)
-    with storage(f"saving {name} of checkpoint {root / checkpoint_name(step)}"):
-        directory.mkdir(exist_ok=True)
-        with commit.discarded_on_error(directory / name):
-            return commit.write_file(directory / name, write)
 
 
 def _share(newest: Found | None, context: RankContext) -> tuple[SavedState, Contents] | None:

@@ -216,10 +216,7 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_norm_to_shard(module: nn.Module) -> bool:
-    """Return whether a module has parameters and floating buffers of its own, as BatchNorm has.
-
-    False for one that is sharded already.
-    """
+    """Return whether a module that is not sharded has its own parameters and floating buffers."""
     if isinstance(module, FSDPModule):
         return False
     values = [each for each in module._buffers.values() if each is not None]

@@ -26,10 +26,7 @@ class _TooLarge(BaseException):
 
 
 def build(create: Callable[[], nn.Module], limit: int | None = None) -> tuple[nn.Module, bool]:
-    """Return the model, and whether its parameters are on the meta device: above the limit.
-
-    limit: in bytes; LIMIT_BYTES by default.
-    """
+    """Return the model, and whether its parameters are on the meta device: above `limit` bytes."""
     limit = LIMIT_BYTES if limit is None else limit
     seen, total = WeakIdKeyDictionary(), 0
 
