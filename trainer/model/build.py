@@ -104,11 +104,7 @@ def _shared_module(
 
 
 def _fixed_items(sums: Sums, context: RankContext, is_even: bool) -> int | None:
-    """Return the number of items of every batch.
-
-    None if the objective returns it as a tensor, or if the batches have different sizes.
-    Raises: UserError where the ranks differ.
-    """
+    """Return the number of items of every batch; None for a tensor, or batches of several sizes."""
     fixed = sums.num_items if isinstance(sums.num_items, int) else None
     if fixed is not None and fixed < 1:
         what = f"train.objective {context.train.objective} returns num_items {fixed}"

@@ -68,10 +68,8 @@ class DataFacts:
     """What the data set states about its samples, which a part of a plugin has to fit to.
 
     None where the data set has no such attribute.
-    train: the section of the spec.
     num_classes: labels go from 0 to num_classes - 1.
     bytes_per_token: the mean length of a token's text.
-    vocab_size: of tokens.
     """
 
     train: Train

@@ -29,8 +29,6 @@ class Replica:
     """This rank's model, optimizer and objective.
 
     wrapped: what the objective calls in training, such as the model under DDP.
-    module: the model itself.
-    strategy: how it is shared with the other ranks.
     batch_size: the number of samples of the largest micro batch.
     fixed_items: the number of items of every micro batch; None if it differs.
     idle_rounds: the micro batches of a step, from 0, that count on other ranks only.

@@ -84,10 +84,7 @@ def build_data(context: RankContext) -> Data:
 
 @contextlib.contextmanager
 def first_on_node(context: RankContext) -> Iterator[None]:
-    """Run the block on local rank 0 of each node, then on the other ranks. All ranks call it.
-
-    So one rank of a node downloads or unpacks files, and the others find them.
-    """
+    """Run the block on local rank 0 of each node, then on the other ranks. All ranks call it."""
     has_others = dist.is_initialized()  # not in the plugin check
     is_first = context.distributed.local_rank == 0
     # Each rank calls one of the two: all pass when the first rank of the slowest node is done.
@@ -102,8 +99,6 @@ def check_same_data(dataset: str, sizes: dict[str, int], device: torch.device) -
     """Raise UserError where ranks see different data, such as an incomplete copy on a node.
 
     All ranks call it, and raise alike: none waits for a rank that has ended.
-
-    sizes: this rank's numbers by name; the names and their order are the same on all ranks.
     """
     rows = gather(torch.tensor(list(sizes.values()), dtype=torch.int64, device=device))
     first = rows[0].tolist()

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     """Train as a rank of the run directory `argv[0]`.
 
     Returns only after the run completed or stopped: torchrun waits for that, and then lets this
-    process exit. An exit with 0 without a return is for torchrun a rank that still runs.
+    process exit.
     """
     exit_now = os._exit
     try:

@@ -72,9 +72,7 @@ def _write(path: Path, text: str) -> None:
 def init(folder: Path) -> int:
     """Write a first spec, a fragment for make and lines of .gitignore; returns 0.
 
-    They go to the top of the folder's repository. A file that exists is kept. Prints what was
-    written.
-
+    They go to the top of the folder's repository. A file that exists is kept.
     Raises: UserError in a clone of the kit, which has all of this.
     """
     folder = installation.top_of(folder) or folder

@@ -72,8 +72,6 @@ def test_the_last_step_of_an_epoch_takes_the_rounds_that_are_left():
     [
         (1104, 16, 56, 2, "9 or 10"),
         (1104, 16, 48, 2, "11 or 12"),  # even: 23 rounds of 1
-        (96, 16, 4, 2, "12"),
-        (120, 16, 6, 2, "10"),
         (72, 16, 4, 2, "9"),
         (96, 20, 2, 3, "16"),
     ],

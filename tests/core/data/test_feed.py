@@ -152,15 +152,6 @@ def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(monkeypatch, give
         feed.example()
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_labels_of_any_integers_become_int64(dtype):
-    labels = torch.tensor([0, 2, 1, 1], dtype=dtype)
-    samples = Samples(torch.zeros(4, 1), labels)
-    batch = samples.batch(torch.arange(4))
-    assert batch[1].dtype == torch.int64 and batch[1].tolist() == [0, 2, 1, 1]
-    assert samples.num_classes == 3
-
-
 def test_targets_with_a_fraction_stay_and_name_no_classes():
     samples = Samples(torch.zeros(3, 1), torch.tensor([[0.5, -2.0], [1.0, 2.0], [3.0, 4.0]]))
     ((_, targets),) = feed_of(samples, micro_batch_size=3).micro_batches(0)

@@ -44,7 +44,7 @@ def test_the_learning_rate_follows_its_schedule(train, num_steps, expected):
 
 
 def halves(step, total_steps, base=2.0):
-    return base ** -(step * 4 // total_steps)
+    return np.float64(base) ** -(step * 4 // total_steps)
 
 
 def test_a_schedule_of_the_user_gives_a_factor_after_the_warm_up():
@@ -52,6 +52,7 @@ def test_a_schedule_of_the_user_gives_a_factor_after_the_warm_up():
     assert rates_of(train, 8) == pytest.approx([0.4, 0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1])
     with_args = dataclasses.replace(train, schedule_args={"base": 1.0})
     assert rates_of(with_args, 8)[1:] == [0.8] * 7
+    assert {type(rate) for rate in rates_of(train, 8)} == {float}  # a checkpoint holds no other
 
 
 def bad(step, total_steps, value):
@@ -133,20 +134,19 @@ def no_optimizer(params, lr):
     return 3
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError])
-def test_an_error_inside_a_users_optimizer_keeps_its_traceback(error):
-    train = Train(optimizer=f"{__name__}:failing", optimizer_args={"error": error})
-    words = f"^train.optimizer {__name__}:failing: {error.__name__}: planted"
+def test_an_error_inside_a_users_optimizer_keeps_its_traceback():
+    train = Train(optimizer=f"{__name__}:failing")
+    words = f"^train.optimizer {__name__}:failing: TypeError: planted"
     with pytest.raises(UserCodeError, match=words) as caught:
         optim.create(nn.Linear(3, 2), train)
-    assert "raise kind(" in caught.value.trace
+    assert 'raise TypeError("planted")' in caught.value.trace
 
 
-def failing(params, lr, error):
-    def inner(kind):
-        raise kind("planted")
+def failing(params, lr):
+    def inner():
+        raise TypeError("planted")
 
-    inner(error)
+    inner()
 
 
 def first_group(params, lr):
@@ -192,15 +192,6 @@ def test_groups_of_a_users_optimizer_keep_the_ratio_of_their_learning_rates_over
         for lr in (0.5, 0.2):
             optim.set_lr(each, lr)
             assert [group["lr"] for group in each.param_groups] == [lr, lr / 4]
-
-
-def test_a_schedule_may_compute_with_numpy():
-    lr_at = optim.schedule(Train(schedule=f"{__name__}:numpy_schedule"), length_of(8))
-    assert type(lr_at(3)) is float
-
-
-def numpy_schedule(step, total_steps):
-    return np.cos(step / total_steps)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -24,11 +24,7 @@ MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a
 
 
 class Weights(NamedTuple):
-    """The tensors of a model in files.
-
-    shapes: of all, by name.
-    read: returns the tensor with a name, on the CPU.
-    """
+    """The tensors of a model in files: all shapes by name, and what reads one, on the CPU."""
 
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], torch.Tensor]
