@@ -89,13 +89,10 @@ class NoCheckpointLeft(UserError):
 
 
 class RankFailure(Exception):
-    """An error that its message explains; the next attempt may do without it.
-
-    caused_by_peer: another rank is the root cause.
-    """
+    """An error that its message explains; the next attempt may do without it."""
 
     kind: Kind | None = None
-    caused_by_peer = False
+    caused_by_peer = False  # whether another rank is the root cause
 
 
 class TransientStorageError(RankFailure):

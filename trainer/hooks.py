@@ -25,10 +25,7 @@ class Callback(Watcher):
         """All ranks are connected; rank 0 finds the run next."""
 
     def opened(self, context: RankContext) -> None:
-        """The run is known; data and model are built next, perhaps with a fork of this rank.
-
-        So a thread starts in `restored`.
-        """
+        """The run is known; next come data and model, perhaps with a fork: start no thread here."""
 
     def restored(self, loop: Loop) -> None:
         """The checkpoint is loaded, if there is one; the first step comes next."""

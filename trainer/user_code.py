@@ -81,8 +81,6 @@ def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[...,
     except (ImportError, AttributeError) as error:
         hint = "name code that git tracks, or that the ranks' Python has: package.module:name"
         raise UserError(f"{key}: {name}: {error}", hint) from error
-    if not callable(function):
-        raise UserError(f"{key}: {name} cannot be called")
     return function
 
 

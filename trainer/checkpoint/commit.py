@@ -23,7 +23,6 @@ from ..contract import (
     MANIFEST,
     TEMPORARY_PREFIX,
     DamageError,
-    FileDigest,
     HashedSink,
     Manifest,
     NamedFile,
@@ -122,8 +121,12 @@ def commit(root: Path, pending: PendingCheckpoint) -> None:
         own = [write_file(temporary / file, each) for file, each in pending.files.items()]
         text = replace(pending.manifest, files=dict((*pending.parts, *own))).to_bytes()
         write_file(temporary / MANIFEST, text)
-        for part, digest in pending.parts:
-            _check_size(temporary / part, digest)
+        for part, digest in pending.parts:  # of other ranks: this host may not see them whole
+            with files.open_binary(temporary / part) as file:  # a stat may have an old size
+                size = os.fstat(file.fileno()).st_size
+            if size != digest.size:
+                what = f"has {size} bytes on this node, its rank wrote {digest.size}"
+                raise OSError(errno.EIO, what, part)
         publish(temporary, root / checkpoint_name(pending.step), pending.check_before_rename)
 
 
@@ -142,15 +145,6 @@ def publish(
 def temporary_directory(root: Path, step: int, attempt: int) -> Path:
     """Return the name under which all ranks of an attempt write a checkpoint."""
     return root / f"{TEMPORARY_PREFIX}{checkpoint_name(step)}-attempt-{attempt}"
-
-
-def _check_size(path: Path, expected: FileDigest) -> None:
-    """Raise OSError where this host does not see another rank's file."""
-    with files.open_binary(path) as file:  # a stat may have an old size
-        size = os.fstat(file.fileno()).st_size
-    if size != expected.size:
-        what = f"has {size} bytes on this node, its rank wrote {expected.size}"
-        raise OSError(errno.EIO, what, str(path))
 
 
 def prune(root: Path, newest_step: int, retention: Retention) -> None:

@@ -36,14 +36,10 @@ Value = TypeVar("Value")
 
 
 class KnownCheckpoints(NamedTuple):
-    """The checkpoints of a run.
+    """The checkpoints of a run."""
 
-    present: their names in the folder, newest first.
-    newest: the newest one that the run is known to have had; None before its first.
-    """
-
-    present: list[str]
-    newest: str | None
+    present: list[str]  # their names in the folder, newest first
+    newest: str | None  # that the run is known to have had; None before its first
 
 
 def read_newest(

@@ -25,14 +25,11 @@ MAX_DIFFERENCES = 10  # lines of an error
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """The settings of a training that a load compares with those of the save.
-
-    samples_per_epoch: 0 for a stream. data_digest: where the data set states one.
-    """
+    """The settings of a training that a load compares with those of the save."""
 
     global_batch_size: int
-    samples_per_epoch: int
-    data_digest: str | None
+    samples_per_epoch: int  # 0 for a stream
+    data_digest: str | None  # where the data set states one
     train: dict[str, Any]
 
 
@@ -204,19 +201,14 @@ def check_setup(saved: TrainSetup, now: TrainSetup, context: RankContext) -> Non
         what = f"the data of train.dataset {now.train['dataset']} differ from those of the save"
         hint = "bring back the files (or the version of Python whose source they are)"
         raise UserError(f"{what}: {hint}, or begin a new run with train.init_from")
-    changes = changed_keys(saved.train, now.train)
+    changes = [
+        f"train.{key} was {json.dumps(saved.train[key])}, is {json.dumps(value)}"
+        for key, value in now.train.items()
+        if key in saved.train and saved.train[key] != value  # not a key that this kit alone has
+    ]
     if changes and not is_change_accepted:
         resume = installation.command("resume", context.run.dir.run_id, "KEY=VALUE")
         what = f"the checkpoint was saved with another spec: {', '.join(changes)}"
         raise UserError(f"{what}; {resume} shows the changes and accepts --yes")
     for change in changes:
         context.distributed.log(f"changed on request: {change}")
-
-
-def changed_keys(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return a text for each key of the section `train` that both have with different values."""
-    return [
-        f"train.{key} was {json.dumps(saved[key])}, is {json.dumps(now[key])}"
-        for key in now
-        if key in saved and saved[key] != now[key]
-    ]

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from ..data.sources import PLAIN
-from ..errors import UserError
 from ..strategy.interface import Rows
 from . import outline
 
@@ -36,10 +34,7 @@ class Staging:
                 self._buffers[place] = _buffer_for(tensor).zero_()
 
     def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
-        """Copy `state` to the host; return the copy, and the event of its completion on a GPU.
-
-        Raises: UserError if `state` holds anything but tensors, plain values and containers.
-        """
+        """Copy `state` to the host; return the copy, and the event of its completion on a GPU."""
         if self._allocation is not None:
             self._allocation.join()
             self._allocation = None
@@ -53,11 +48,8 @@ class Staging:
     def _stage(self, places: Iterator[int], value: Any) -> Any:
         if isinstance(value, Rows):
             return Rows(self._stage(places, value.local), value.shape)
-        if type(value) in PLAIN:
-            return value
         if not isinstance(value, torch.Tensor):
-            what = f"the state has a {type(value).__name__}, which no checkpoint can hold"
-            raise UserError(f"{what}: {value!r:.80}", "make it a tensor, a number or a text")
+            return value
         place, tensor = next(places), value.detach()
         if tensor.is_meta:  # another rank writes it
             return tensor

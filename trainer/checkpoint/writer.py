@@ -14,14 +14,11 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True)
 class CommittedSave:
-    """A checkpoint that is committed and was read back.
-
-    seconds: from the start of the save to its end. stall_s: how long the training waited for it.
-    """
+    """A checkpoint that is committed and was read back."""
 
     step: int
-    seconds: float
-    stall_s: float
+    seconds: float  # from the start of the save to its end
+    stall_s: float  # how long the training waited for it
 
 
 class Writer(Generic[Done]):

@@ -16,14 +16,11 @@ BUILT_IN = {"digits": digits, "breast_cancer": breast_cancer}
 
 
 class Parts(NamedTuple):
-    """What train.dataset returned.
-
-    is_of_rank: whether it got the rank, so that a stream is of this rank only.
-    """
+    """What train.dataset returned."""
 
     train: Source | Stream
     held_out: Source | None
-    is_of_rank: bool = False
+    is_of_rank: bool = False  # it got the rank, so a stream is of this rank only
 
 
 def create(spec: Train, rank: int, world_size: int) -> Parts:

@@ -73,10 +73,7 @@ class TrainBatches(ABC):
 
 
 class IndexedBatches(TrainBatches):
-    """The training batches of samples that are looked up; the step alone decides which.
-
-    batches: which samples belong to which step. reader: of the samples, before the transform.
-    """
+    """The training batches of samples that are looked up; the step alone decides which."""
 
     def __init__(self, source: Source, transform: Transform | None, context: RankContext) -> None:
         batches = Batches.of(context.train, len(source), context.distributed.world_size)

@@ -83,12 +83,9 @@ def _shared_module(
     context: RankContext, strategy: Strategy, create: Callable[[], nn.Module], is_overwritten: bool
 ) -> tuple[nn.Module, nn.Module]:
     """Return the model with this rank's part of the weights, and what the objective calls."""
-    spec, device = context.train, context.device
-    if spec.sync_batchnorm and device.type != "cuda":  # the check at submit does not know it
-        what = f"train.sync_batchnorm needs GPUs, but this rank is on the {device.type}"
-        raise UserError(what, "leave it out")
+    spec = context.train
     # After the example, because a user's transform may draw random numbers there.
-    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), device)
+    seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed), context.device)
     with user_code("train.model", spec.model):
         module = strategy.to_device(strategy.create(create))
         if spec.channels_last:

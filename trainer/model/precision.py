@@ -10,15 +10,11 @@ from ..contract import Train
 
 @dataclass(frozen=True)
 class Precision:
-    """The autocast of forward passes, and the scaler of their gradients.
-
-    dtype: of autocast; None for no autocast.
-    scaler: scales fp16 losses; disabled for every other precision.
-    """
+    """The autocast of forward passes, and the scaler of their gradients."""
 
     device_type: str
-    dtype: torch.dtype | None
-    scaler: torch.amp.GradScaler
+    dtype: torch.dtype | None  # of autocast; None for no autocast
+    scaler: torch.amp.GradScaler  # scales fp16 losses; disabled for every other precision
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context for the forward pass and the loss."""

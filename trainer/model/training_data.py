@@ -24,18 +24,13 @@ from .objectives import DataFacts
 
 @dataclass(frozen=True)
 class Data:
-    """The training batches and held-out samples of this rank, and their sizes.
-
-    held_out: None where the data set has no such part.
-    digest: of the content, where the data set states one.
-    is_of_rank: whether the data set knows the rank, and may give each rank other samples.
-    """
+    """The training batches and held-out samples of this rank, and their sizes."""
 
     train_batches: TrainBatches
     held_out: HeldOut | None
     facts: DataFacts
-    digest: str | None
-    is_of_rank: bool = False
+    digest: str | None  # of the content, where the data set states one
+    is_of_rank: bool = False  # the data set knows the rank, and may give each other samples
 
     @property
     def length(self) -> TrainingLength:

@@ -36,9 +36,7 @@ def modules_for(spec: Spec) -> list[str]:
 
     With a GPU they are not forked by default: this was tried without GPUs only. A fork cannot use
     CUDA where its parent has initialised it.
-
     Of each plugin the hooks, which each rank calls: an import costs operations on a shared disk.
-
     DistributedDataParallel imports torch._dynamo. With train.compile each rank does: at the import
     torch stores the directory for compiled code, and each rank has its own.
     """

@@ -13,12 +13,7 @@ from slurm_job_kit.trainer.checkpoint import outline
 from slurm_job_kit.trainer.checkpoint.checkpoints import Checkpoints
 from slurm_job_kit.trainer.checkpoint.digest import optimizer_sha256
 from slurm_job_kit.trainer.checkpoint.loading import ReadAhead
-from slurm_job_kit.trainer.checkpoint.saved_state import (
-    SavedState,
-    changed_keys,
-    check_fits,
-    restored_state,
-)
+from slurm_job_kit.trainer.checkpoint.saved_state import SavedState, check_fits, restored_state
 from slurm_job_kit.trainer.errors import UserError
 from tests.core.checkpoint.checkpoint_kit import (
     BATCHES,
@@ -68,10 +63,6 @@ def test_another_spec_needs_a_yes(tmp_path, capsys):
     records.append(changes, SpecChange(2.0, changed, sha256))
     assert load_of(tmp_path, lr=0.05).global_step == 6
     assert "changed on request: train.lr was 0.1, is 0.05" in capsys.readouterr().out
-
-
-def test_keys_of_a_newer_kit_are_no_change():
-    assert changed_keys({"lr": 0.1, "gone": 1}, {"lr": 0.1, "new": 2}) == []
 
 
 def saved_state(replica, **changes):

@@ -275,7 +275,7 @@ def test_an_unreadable_file_is_not_an_error_of_the_users_code():
 
 
 def test_what_needs_gpus_is_refused_on_a_cpu(built):
-    with pytest.raises(UserError, match="train.sync_batchnorm needs GPUs, but .* on the cpu"):
+    with pytest.raises(UserError, match="train.model .*SyncBatchNorm expected .* to be on GPU"):
         built(Train(sync_batchnorm=True))
 
 
