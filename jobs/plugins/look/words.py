@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 def reason(run: RunState) -> str | None:
     """Return why a run ended, or cannot be read; None where that is not known."""
-    return run.files.problem or (run.result and run.result.reason)
+    return run.files.problem or (None if run.result is None else run.result.reason)
 
 
 def state(run: RunState, now: float) -> str:

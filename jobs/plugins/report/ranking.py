@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ...base import files
-from ...base.console import printable
 from ...base.errors import UserError
 from ...contract import records
 from ...contract.records.training import Progress
@@ -111,15 +110,13 @@ def bare(metric: str) -> str:
     return metric.removeprefix("train_").removeprefix(HELD_OUT)
 
 
-def lines_of(ranked: Sequence[RankedValue], metric: str, labels: Mapping[RunDir, str]) -> list[str]:
-    """Return the runs in order, with value and step; `labels`: for runs that differ in keys."""
-    own = {r.run_dir: f"{r.run_dir.path.parent.name} {r.run_dir.run_id}" for r in ranked}
-    names = [printable(labels.get(r.run_dir, own[r.run_dir])) for r in ranked]
-    width = max(map(len, names), default=0)
+def lines_of(ranked: Sequence[RankedValue], metric: str, names: Mapping[RunDir, str]) -> list[str]:
+    """Return the runs in order, with value and step."""
+    width = max(map(len, names.values()))
     is_max = mode([each.run_dir for each in ranked], metric) == "max"
     lines = ["", f"{metric}, {'largest' if is_max else 'smallest'} first"]
-    for place, (each, name) in enumerate(zip(ranked, names, strict=True), 1):
+    for place, each in enumerate(ranked, 1):
         value = "-" if each.value is None else f"{each.value:.6g}"
         step = "" if each.step is None else f"  step {each.step}"
-        lines.append(f"{place:>4}  {value:>12}  {name:<{width}}{step}".rstrip())
+        lines.append(f"{place:>4}  {value:>12}  {names[each.run_dir]:<{width}}{step}".rstrip())
     return lines

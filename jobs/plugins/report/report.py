@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,25 +32,24 @@ def command(args: argparse.Namespace) -> int:
     """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
     groups = [group for word in args.run if (group := hooks.group(word)) is not None]
     run_dirs = list(dict.fromkeys(each for word in args.run or [None] for each in runs_of(word)))
-    of_groups = [of_group(group) for group in groups]
-    metric = args.metric or next((metric for metric, _ in of_groups), None)
+    of_first, labels = of_group(groups[0]) if groups else (None, {})
+    metric = args.metric or of_first
     ranked = ranking.rank(run_dirs, metric) if metric else []
     if args.metric and all(each.value is None for each in ranked):
         names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
         raise UserError(f"no run has a value of {metric}", f"they have {names}")
-    times = [uses.read(run) for run in state.read_all(run_dirs)]
+    times = [uses.read(run, labels.get(run.run_dir)) for run in state.read_all(run_dirs)]
+    places = []
+    if metric and any(each.value is not None for each in ranked):
+        places = ranking.lines_of(ranked, metric, {each.run_dir: each.name for each in times})
     if args.json:
-        places = [each.as_json() for each in ranked]
-        print(json.dumps({"runs": [each.as_json() for each in times], "ranking": places}, indent=2))
+        found = {"runs": [x.as_json() for x in times], "ranking": [x.as_json() for x in ranked]}
+        print(json.dumps(found | {"metric": metric}, indent=2))
     else:
-        lines = lines_of(times)
-        if metric and any(each.value is not None for each in ranked):
-            labels = {run: text for _, each in of_groups for run, text in each.items()}
-            lines += ranking.lines_of(ranked, metric, labels)
-        print("\n".join(lines), flush=True)  # before the path of the page, which goes to stderr
+        print("\n".join([*lines_of(times), *places]), flush=True)  # before the line on stderr
     if args.out is not None or not args.json:
         default = (groups[0] if groups else run_dirs[0]).path / "report.html"
-        write_page(times, args.out or default, is_asked=args.out is not None)
+        write_page(times, places, args.out or default, is_asked=args.out is not None)
     return 0
 
 
@@ -115,17 +115,25 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds, 2)
 
 
-def write_page(times: Sequence[RunTimes], path: Path, is_asked: bool) -> None:
-    """Write the page, and print its path; a default path that refuses it is only a warning."""
-    if missing := packages.missing(packages.EXTRAS["report"]):
-        if is_asked:
-            raise missing
-        print_line(f"no page: {missing}")
-        return
+def write_page(
+    times: Sequence[RunTimes], ranking: Sequence[str], path: Path, is_asked: bool
+) -> None:
+    """Write the page, and print its path; a page that nobody asked for may fail with a line."""
+    problem = packages.missing(packages.EXTRAS["report"])
     try:
         from . import page
-
-        files.write_atomic(path, page.page_of(times, list(map(heading, times)), lines_of(times)))
+    except Exception as error:  # such as a matplotlib that was built for another NumPy
+        what = f"matplotlib or jinja2 (extra report of slurm-job-kit) cannot be imported: {error}"
+        pip = f"{sys.executable} -m pip install --force-reinstall matplotlib jinja2"
+        problem = problem or UserError(what, pip)
+    if problem is not None:
+        if is_asked:
+            raise problem
+        print_line(f"no page: {problem}")
+        return
+    try:
+        text = page.page_of(times, [*map(heading, times)], lines_of(times), ranking)
+        files.write_atomic(path, text)
     except OSError as error:
         if is_asked:
             raise FailedError(f"{path}: {error.strerror}") from error

@@ -70,6 +70,7 @@ class RunTimes:
     attempts: tuple[AttemptTimes, ...]
     seconds: dict[Use, float]
     steps_redone: int
+    label: str | None = None  # what the run is called in its sweep
 
     @property
     def run_dir(self) -> RunDir:
@@ -77,8 +78,8 @@ class RunTimes:
 
     @property
     def name(self) -> str:
-        """Name and id of the run, for a line and for the page."""
-        return printable(f"{self.run_dir.path.parent.name} {self.run_dir.run_id}")
+        """The label, or name and id of the run, for a line and for the page."""
+        return printable(self.label or f"{self.run_dir.path.parent.name} {self.run_dir.run_id}")
 
     def node_hours(self, *uses: Use) -> float:
         """Return the hours of all nodes with these uses; with all of them by default."""
@@ -110,7 +111,7 @@ class RunTimes:
         }
 
 
-def read(run: RunState) -> RunTimes:
+def read(run: RunState, label: str | None) -> RunTimes:
     """Return where the time of a run went. Raises: RecordError, OSError."""
     run_dir, now = run.run_dir, time.time()
     submits = [each.t for each in read_events(run_dir.timeline("submit"))]
@@ -130,7 +131,7 @@ def read(run: RunState) -> RunTimes:
     for use in Use:
         seconds[use] += sum(attempt.seconds[use] for attempt in attempts)
     redone = sum(_redone(each, run.files.attempts) for each in run.files.attempts)
-    return RunTimes(run, begin, end, tuple(attempts), seconds, redone)
+    return RunTimes(run, begin, end, tuple(attempts), seconds, redone, label)
 
 
 def _between(

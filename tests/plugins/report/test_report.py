@@ -115,6 +115,24 @@ def test_the_page_has_plots_and_no_external_resource(requeued, capsys):
     assert page.count("<svg") == 2
     assert "<td>n1, n2</td>" in page and "<td>preemption</td>" in page
     assert not any(word in page for word in (' src="', "@import", 'href="http'))
+    resume = "make resume RUN=20260101 SET=&#34;train.epochs=...&#34;"
+    assert f"checkpoint  none\nresume      {resume}\n\nname: tiny" in page
+    assert "<!-- training -->" in page and "<!-- held-out -->" in page  # the legends
+    assert "Ranking" not in page
+
+
+def drawn(run, *values):
+    """The page of a run with these values of a metric."""
+    lines = [{"step": step, "train_x": value} for step, value in enumerate(values)]
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["report"]) == 0
+    return (run.path / "report.html").read_text()
+
+
+def test_no_point_rules_a_chart(requeued):
+    assert "10^{" not in drawn(requeued, *range(10))
+    for outlier in (1e6, -1e6):
+        assert "10^{5}" in drawn(requeued, outlier, *range(10))
 
 
 def test_hostile_names_files_and_variables_do_nothing(here, monkeypatch):
@@ -141,6 +159,15 @@ def test_without_matplotlib_there_is_the_table_and_a_line_that_helps(requeued, c
     assert "goodput" in printed.out
     assert not (requeued.path / "report.html").exists()
     assert main(["report", "--out", "page.html"]) == 2
+
+
+def test_a_broken_matplotlib_is_named_with_its_extra_in_one_line(requeued, here):
+    (here / "matplotlib.py").write_text("raise AttributeError('_ARRAY_API')")
+    done = run_files.kit("report")
+    assert (done.returncode, "goodput" in done.stdout) == (0, True)
+    line, hint = done.stderr.splitlines()
+    assert "extra report of slurm-job-kit" in line and "_ARRAY_API" in line
+    assert hint.endswith("pip install --force-reinstall matplotlib jinja2")
 
 
 def test_a_directory_that_refuses_the_page_leaves_the_text(requeued, capfd):

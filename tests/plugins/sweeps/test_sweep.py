@@ -99,6 +99,9 @@ def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(ma
     assert main(["report", made.name]) == 0
     ranked = capsys.readouterr().out.splitlines()[-2:]
     assert ["point 2" in ranked[0], "point 1" in ranked[1]] == [True, True]
+    page = (made / "report.html").read_text()
+    assert "\n".join(ranked).strip() in page and "Attempts of 2026" not in page
+    assert "<p><span" in page and "</span>point 1  train.seed=1: held" in page
     assert main(["status", made.name, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows[0]["state"] == "unreadable" and "was deleted" in rows[0]["reason"]
@@ -154,9 +157,24 @@ def test_here_a_failed_point_ends_nothing_and_ctrl_c_ends_the_sweep(
         return code
 
     monkeypatch.setattr(resume, "run", run)
-    assert main([*GRID, "--cluster", "local"]) == code
+    assert main([*GRID, "--cluster", "local", "--no-check"]) == code
     (sweep,) = Path("runs").resolve().glob("*/sweep-*")
     assert ended == points_of(sweep)[:begun]
+
+
+@pytest.mark.plugin("report")
+@pytest.mark.parametrize("name", ["eval_loss", "eval_own"])
+def test_a_sweep_on_this_machine_ends_with_its_best_point(here, monkeypatch, capsys, name):
+    def run(run_dir, *_):
+        accuracy = 0.9 if run_dir.path.name.endswith("1") else 0.8
+        run_dir.metrics.write_text(f'{{"step": 1, "{name}": {accuracy}}}\n')
+        return 0
+
+    monkeypatch.setattr(resume, "run", run)
+    assert main([*GRID, "--cluster", "local", "--no-check"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    best = "best: point 0, train.seed=0: held-out loss 0.8"
+    assert (last == best) == (name == "eval_loss") and ("best" in last) == (last == best)
 
 
 def test_different_requests_are_refused(slurm, capsys):
