@@ -63,9 +63,7 @@ _STATES = (
     ("lr", "scheduler", "the learning rate"),
     ("scale", "scaler", "the loss scale"),
 )
-_AGREE = (
-    "let all ranks agree whether one has it set, then save, and exit with a code other than 0"
-)
+_AGREE = "let all ranks agree whether one has it set, then save, and exit with a code other than 0"
 FAULTS = (
     Fault(
         "no handler",

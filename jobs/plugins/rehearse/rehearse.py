@@ -16,12 +16,13 @@ from ...commands import arguments
 from ...config import load
 from ...runs import code_snapshot, frozen_spec, lookup
 from .final_state import Difference
-from .judge import Tried, compare
+from .judge import Scenario, Tried, compare
 from .scenarios import Rehearsal
 from .subjects import EXAMPLE, PATTERN, CommandSubject, SpecSubject, Subject
 from .verdict import Verdict
 
 RANKS = 2
+STOPPED = "stopped by Ctrl-C"
 MAKE = ("", "CONFIG RUN SET FLAGS CMD")
 TAKES_A_COMMAND = True
 
@@ -64,7 +65,9 @@ def command(args: argparse.Namespace) -> int:
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(found.json(), indent=2) if args.json else found.table())
+    print(json.dumps(found.json(), indent=2) if args.json else found.table(), flush=True)
+    if STOPPED in found.untried.values():
+        raise KeyboardInterrupt  # as it would have ended without the verdict
     return 0 if found.is_good else 1
 
 
@@ -147,7 +150,14 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
     rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final, is_any_ranks)
     first, again = rehearsal.undisturbed()
-    runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
+    runs: list[Tried] = []
+    try:
+        runs.extend(rehearsal.disturbed(first, again, args.resize, args.only))  # each as it ends
+    except KeyboardInterrupt:
+        if all(run.untried for run in runs):
+            raise
+        left = rehearsal.wanted.difference(run.name for run in runs)
+        runs += [Tried(Scenario(name, untried=STOPPED)) for name in sorted(left)]
     tried = [run for run in runs if not run.untried]
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...base.console import print_line, quantity
+from ...base.console import format_duration, print_line, quantity
 from ...base.errors import PEER_TEXTS, UserError
 from ...base.log_text import first_line
 from ...contract.kinds import KINDS
@@ -32,6 +32,7 @@ HASH_SEED = "PYTHONHASHSEED"  # of the order of sets of texts
 KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
 SAVE_KILL = Harm("save 1", "kill")
 MOST_OF_NAME = 150
+STARTS, STARTS_OF_KILLS = 1.6, 3  # of a training, that a scenario takes, and the kills in a save
 KILLS_S = 120.0  # for the starts after them, but for three: two are the ends of a save
 
 
@@ -106,7 +107,8 @@ class Rehearsal:
     """Runs the scenarios of a subject. limits: grace and the whole of a start, in s.
 
     is_any_ranks: one rank will do, too. notes: lines for the user, of what was done otherwise than
-    asked for. is_hash_ordered: it repeats itself only if all processes have one hash seed.
+    asked for. is_hash_ordered: it repeats itself only if all processes have one hash seed. wanted:
+    the names of the scenarios that are run.
     """
 
     subject: Subject
@@ -116,9 +118,13 @@ class Rehearsal:
     reference: Tried | None = field(default=None, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     is_hash_ordered: bool = field(default=False, init=False)
+    wanted: set[str] = field(default_factory=set, init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
+        print_line(
+            "first two undisturbed runs, which show how long all takes, then up to 11 scenarios"
+        )
         first, again = self._twice()
         if again.is_off and HASH_SEED not in os.environ:
             os.environ[HASH_SEED] = "0"  # from here on: it may be what differs
@@ -161,6 +167,12 @@ class Rehearsal:
                 every = ", ".join(names)
                 raise UserError(f"--only {word}: not in the name of a scenario; they are {every}")
         wanted = {name for name in names if not only or any(word in name for word in only)}
+        kills, self.wanted = wanted & {KILLS, KILLS_OF_STOP}, wanted
+        come = [each for each in known if each.name in wanted and not each.untried]
+        run_s = sum(each.starts[0].ended - each.starts[0].begun for each in (first, again)) / 2
+        all_s = STARTS * run_s * len(come) + min(KILLS_S, STARTS_OF_KILLS * run_s) * len(kills)
+        minutes = format_duration(60 * max(1, round(all_s / 60)), 2)
+        print_line(f"{quantity(len(come) + len(kills), 'scenario')} to try, in about {minutes}")
         for scenario in filter(lambda each: each.name in wanted, known):
             yield Tried(scenario) if scenario.untried else self.run(scenario)
         recorded = {KILLS: again} if KILLS in wanted else {}

@@ -280,24 +280,23 @@ def test_a_run_of_a_script_is_rehearsed_with_its_inputs(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
-def test_nothing_stays_after_a_signal(number, tmp_path):
-    """A job of CI that is cancelled gets SIGTERM. The second start hangs."""
-    again = tmp_path / "again"
-    text = GOOD.replace(
-        "EPOCHS, STEPS",
-        f"if os.path.exists({str(again)!r}):\n    open('begun', 'w')\n    time.sleep(100)\n"
-        "EPOCHS, STEPS",
-    ).replace("os._exit(0)", f"open({str(again)!r}, 'w')\nos._exit(0)")
+def test_after_a_signal_what_was_seen_is_shown_and_nothing_else_stays(number, tmp_path):
+    """A job of CI that is cancelled gets SIGTERM."""
     (code := tmp_path / "code").mkdir()  # not the folder of temporary files itself
-    (code / "train.py").write_text(text.replace("import sys\n", "import sys, time\n"))
-    process = subprocess.Popen(
-        [*COMMAND, "--ranks", "2", "--", sys.executable, "train.py"],
-        cwd=code,
-        env=ENV | {"TMPDIR": str(tmp_path)},
-    )
-    wait_for(lambda: [*tmp_path.glob("rehearse-*/work/code/begun")], "a rank has begun")
-    process.send_signal(number)
-    assert (process.wait(30), [*tmp_path.glob("rehearse-*")]) == (130, [])
+    (code / "train.py").write_text(GOOD)
+    words = [*COMMAND, *only("in the middle", "start-up"), "--", sys.executable, "train.py"]
+    env, pipe = ENV | {"TMPDIR": str(tmp_path)}, subprocess.PIPE
+    with subprocess.Popen(words, cwd=code, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(5)]
+        wait_for(lambda: ranks_in(tmp_path), "the next scenario has begun")
+        process.send_signal(number)
+        verdict, _ = process.communicate(timeout=30)
+    assert (process.returncode, [*tmp_path.glob("rehearse-*")]) == (130, [])
+    assert lines[0].endswith(", then up to 11 scenarios\n")
+    assert lines[3].startswith("2 scenarios to try, in about ")
+    assert f"{ASKED}            yes" in verdict
+    assert "not tried: stop after the start-up: stopped by Ctrl-C" in verdict
     wait_for(lambda: not ranks_in(tmp_path), "all ranks have ended", 10)
 
 
