@@ -55,7 +55,10 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
             others = (run.run_id for run in lookup.all_runs() if run.run_id not in values.values())
             newest = next(others, "...")
             again.append(f"{name}={'configs/NAME.yaml' if name == 'CONFIG' else newest}")
-            raise UserError(f"{name}=... is missing\n  hint: make {target} {' '.join(again)}")
+            hint, more = f"make {target} {' '.join(again)}", ""
+            if "CMD" in taken:
+                hint, more = f'{hint}, or make {target} CMD="python train.py"', " or CMD=..."
+            raise UserError(f"{name}=...{more} is missing", hint)
     if target == "train":
         train(values, environ)
     command = ["submit", "--dry-run"] if target == "dry-run" else [target]

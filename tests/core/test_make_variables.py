@@ -109,7 +109,7 @@ def test_a_target_becomes_a_command(target, typed, expected):
         pytest.param("resume", ["YES=maybe"], "YES=maybe: write YES=1 or YES=0", marks=CHANGES),
         ("submit", ["CONFIG=x", "CODE=1"], "make submit takes no CODE=..."),
         ("submit", ["CONFIG=x", "STE=a=1"], "it takes CONFIG, SET, "),
-        ("submit", [], "CONFIG=... is missing\n  hint: make submit CONFIG=configs/NAME.yaml"),
+        ("submit", [], "CONFIG=... or CMD=... is missing\n  hint: make submit CONFIG=configs/NAME"),
         ("sumbit", [], "make has no target sumbit\n  hint: did you mean make submit?"),
         ("", [], "make has no target \n  hint: make lists the targets"),
         ("cancel", ["RUN="], "RUN=... is missing"),
