@@ -73,9 +73,7 @@ def _pairs(train: Train) -> Iterator[Problem]:
         hint = f"write train.{name}: {format_value(train.optimizer_args[name])}"
         yield problem("optimizer_args", f"{name} has a key of its own", hint, f"train.{name}")
     if train.nesterov and train.optimizer == "adamw":
-        hint = "write optimizer: sgd, or leave nesterov out"
-        what = "needs train.optimizer sgd, not adamw"
-        yield problem("nesterov", what, hint, "train.optimizer")
+        yield problem("nesterov", "needs train.optimizer sgd", "leave it out", "train.optimizer")
     if train.label_smoothing and train.objective != "classification":
         what = f"is for train.objective classification, not {train.objective}"
         hint = "leave it out; your own objective can take it from objective_args"

@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Print the differences of two runs, or that there are none; returns 1 if there are some."""
     run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
     differences = compare(run_dir, reference)
     if not differences:
@@ -96,7 +95,6 @@ def _result(run: RunDir) -> Result | None:
 
 
 def _unfit(run: RunDir, result: Result | None, other: Result | None) -> Iterator[str]:
-    """Yield why a run cannot be compared."""
     status = "not complete yet" if result is None else result.status
     if result is None or status != "completed":
         yield f"{run.path}: is {status}; only completed runs {UNFIT}"

@@ -63,7 +63,6 @@ class RankLog:
     lines: int | None = None
 
     def attempts(self) -> list[int]:
-        """Return the wanted attempts that have a log of the rank, oldest first."""
         numbers = attempts_with(self.run_dir, self.rank)
         return [number for number in numbers if self.attempt in (None, number)]
 
@@ -198,14 +197,12 @@ def show_errors(wanted: RankLog) -> int:
 
 
 def attempts_with(run_dir: RunDir, rank: int) -> list[int]:
-    """Return the numbers of the attempts that have a log of this rank, oldest first."""
     newest = fact_reader.newest_opened(run_dir)
     numbers = [n for n in fact_reader.attempt_numbers(run_dir) if n <= newest]
     return [n for n in numbers if files.exists(run_dir.attempt(n).rank_log(rank))]
 
 
 def ranks_of(run_dir: RunDir) -> list[int]:
-    """Return the ranks that have a log in the newest attempt."""
     folder = run_dir.attempt(fact_reader.newest_opened(run_dir)).path
     matches = (re.fullmatch(r"rank-(\d+)\.log", name) for name in files.names_in(folder))
     return sorted(int(match[1]) for match in matches if match)

@@ -5,12 +5,13 @@ import json
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...base import installation
 from ...base.console import display_path, format_duration, format_metric, format_metrics
 from ...commands import arguments, table
+from ...commands.local_lines import format_progress
 from ...contract.records.ended import AttemptRecord, Cause
 from ...runs import lookup, state
 from ...runs.state import RunState
@@ -64,7 +65,6 @@ class Seen:
         return self.run.word == "running"
 
     def metrics(self) -> Mapping[str, float | None]:
-        """Return the metrics of the result, else those of the last evaluation."""
         result, now = self.run.result, self.run.files.progress
         return (result and result.metrics) or (now and now.metrics) or {}
 
@@ -100,6 +100,7 @@ class Seen:
         run, files, now = self.run, self.run.files, self.run.files.progress
         job, last = run.job, files.last
         waiting = job if run.is_waiting else None
+        left_s = now.eta_s if now and self.is_running else None
         return {
             "name": files.run_dir.path.parent.name,
             "run_id": files.run_dir.run_id,
@@ -117,8 +118,8 @@ class Seen:
             "step": now and now.step,
             "total_steps": now and now.total,
             "epoch": now and now.epoch,
-            "eta_s": now.eta_s if now and self.is_running else None,
-            "progress": now and words.format_progress(now, self.is_running),
+            "eta_s": left_s,
+            "progress": now and format_progress(replace(now, eta_s=left_s), None, 0.0),
             "reason": words.reason(run),
             "metrics": self.metrics() or None,
             "checkpoint": files.saved.checkpoint,

@@ -17,6 +17,7 @@ from ...base.console import display_path, quantity
 from ...base.errors import UserError
 from ...base.log_text import first_line, last_lines
 from ...commands import arguments
+from ...commands.local_lines import format_progress
 from ...contract.kinds import KINDS, Kind
 from ...contract.records.ended import ENDS, Action, AttemptRecord, Cause
 from ...runs import fact_reader, lookup, scratch_purge, state
@@ -161,7 +162,7 @@ def _of_living(run: RunState, facts: AttemptFacts) -> Answer:
         text = f"job {run.job_id} waits ({job.reason}): {pending.explain(job.reason) or text}"
         return _of_kind(run, Kind.PENDING, text)
     if run.files.progress is not None:
-        text += f", {words.format_progress(run.files.progress)}"
+        text += f", {format_progress(run.files.progress, None, 0.0)}"
     if ends := facts.of_nodes.ends:
         text += f"; {ends}: if it stays silent, the run is held as done but not ended"
     return _of_kind(run, Kind.RUNNING, text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.console import format_duration, format_metric, format_metrics, number_ranges, quantity
+from ...base.console import format_duration, number_ranges, quantity
 from ...base.log_text import first_line
 from ...contract import records
 from ...contract.checkpoint.names import checkpoint_step
@@ -119,17 +119,6 @@ def checkpoint(files: RunFiles, now: float) -> str | None:
 def end_reason(record: AttemptRecord) -> str:
     """Return what ended an attempt, with the first line of the reason of the decision."""
     return ": ".join(filter(None, [CAUSES[record.cause], first_line(record.reason)]))
-
-
-def format_progress(progress: Progress, is_running: bool = True) -> str:
-    """Return the progress as one line of text, with speed and time left only of a running run."""
-    parts = [
-        format_position(progress),
-        "" if progress.loss is None else format_metric("loss", progress.loss),
-        format_metrics(progress.metrics) if progress.metrics else "",
-        format_pace(progress) if is_running else "",
-    ]
-    return "  ".join(filter(None, parts))
 
 
 def format_position(progress: Progress) -> str:

@@ -62,7 +62,6 @@ class Disk:
     copies: Path
 
     def restore(self, place: Path) -> None:
-        """Make a folder with these files."""
         for name in sorted(self.files):
             entry, path = self.files[name], place / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ class Start:
     """A start, and how it ended; times in seconds since 1970.
 
     recorded: the disk is recorded while so many steps are taken. marker: what the training wrote at
-    its end: stopped, completed, or nothing. left: commands of what it left running.
+    its end: stopped, completed, or nothing.
     """
 
     number: int
@@ -58,11 +58,9 @@ class Start:
     marker: str = ""
     processes: Sequence[Process] = ()
     output: str = ""
-    left: Sequence[str] = ()
 
     @property
     def is_missed(self) -> bool:
-        """Whether the moment of its harm did not come."""
         return self.harm is not None and self.harmed_at is None
 
     @property
@@ -76,7 +74,6 @@ class Start:
 
     @property
     def later_steps(self) -> int:
-        """The most steps that a rank took after the harm."""
         since = self.harmed_at or math.inf
         steps = (sum(step.t > since for step in each.steps) for each in self.processes)
         return max(steps, default=0)
@@ -100,9 +97,7 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
         _end(subject, signal.SIGKILL)
         raise
     start.ended, start.code = time.time(), subject.poll() or 0
-    left = _end(subject)
-    send(signal.SIGKILL, left)
-    start.left = [each.strip() for each in left.values() if each]
+    send(signal.SIGKILL, _end(subject))  # what it left running
     start.output = log.read_text(encoding="utf-8", errors="replace")
     start.marker, start.processes = subject.marker(), traces.read(own)
     if start.harm is not None and start.recorded:
@@ -151,18 +146,16 @@ def _harm(harm: Harm, subject: Subject, folder: Path, held: Sequence[Path]) -> f
     return harmed_at
 
 
-def _marked(subject: Subject) -> dict[int, str]:
-    """Return the commands of the processes of the rehearsal."""
-    found, mark = {}, f"{MARK}={subject.folder}".encode()
+def _marked(subject: Subject) -> list[int]:
+    found, mark = [], f"{MARK}={subject.folder}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(folder.name)] = command.decode("utf-8", "replace")
+                found.append(int(folder.name))
     return found
 
 
-def _end(subject: Subject, number: signal.Signals | None = None) -> dict[int, str]:
+def _end(subject: Subject, number: signal.Signals | None = None) -> list[int]:
     """Wait until all processes have ended, by a signal if any; returns those that have not."""
     deadline = time.time() + LEFT_S
     while (left := _marked(subject)) and time.time() < deadline:

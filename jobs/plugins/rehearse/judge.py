@@ -81,7 +81,6 @@ class Tried:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes of all ranks in all starts, in their order."""
         return [process for start in self.starts for process in start.processes]
 
     @property
@@ -89,12 +88,10 @@ class Tried:
         return sorted({process.rank for process in self.processes})
 
     def course(self, rank: int = 0) -> Course:
-        """Return the course of a rank over all starts."""
         undisturbed = self.reference.course().steps if self.reference else ()
         return course(self.processes, rank, [len(step.fed) for step in undisturbed])
 
     def fed(self, rank: int) -> Counter[str]:
-        """Return how often a rank took each input."""
         return Counter(each for step in self.course(rank).steps for each in step.fed)
 
     @property
@@ -105,7 +102,6 @@ class Tried:
 
     @cached_property
     def stopped(self) -> list[Start]:
-        """The starts that were warned."""
         return [x for x in self.starts if x.harmed_at and x.harm and x.harm.kind != "kill"]
 
     @property
@@ -202,7 +198,6 @@ class Tried:
 
     @cached_property
     def continuations(self) -> list[Continuation]:
-        """Where the later starts went on."""
         return self.course().continuations
 
     @property
@@ -297,11 +292,11 @@ def _divergence(steps: Sequence[Update], expected: Sequence[Update]) -> Divergen
         return None
     ours, theirs = steps[place - 1], expected[place - 1]
     # Those whose states change: the training draws from them.
-    states = zip(*(each.generators for each in expected if each.random), strict=False)
+    states = zip(*(each.random for each in expected if each.random), strict=False)
     used = [number for number, each in enumerate(states) if len({*each}) > 1]
 
     def drawn(step: Update) -> list[str]:
-        return [step.generators[number] for number in used if number < len(step.generators)]
+        return [step.random[number] for number in used if number < len(step.random)]
 
     known = {each for step in expected for each in step.fed}
     is_elsewhere = bool(ours.fed) and {*ours.fed} <= known

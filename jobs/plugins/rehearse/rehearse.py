@@ -2,13 +2,11 @@
 
 import argparse
 import json
-import re
 import shlex
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...base.errors import UserError
@@ -78,8 +76,6 @@ def _check(args: argparse.Namespace) -> None:
         args.again = shlex.split(written)
     except ValueError as error:
         raise UserError(f"--again {written}: {error}") from None
-    if any(re.search(r"\{(?!newest:|if:)\w*:", word) for word in args.again):
-        raise UserError(f"--again {written}: the braces are {{newest:PATTERN}} or {{if:PATTERN}}")
     patterns = [("--again", x["pattern"]) for x in map(PATTERN.search, args.again) if x]
     patterns += [("--final", args.final)] if args.final is not None else []
     for name, pattern in patterns:
@@ -87,10 +83,6 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if missing := [each for each in args.link if not each.exists()]:
         raise UserError(f"--link {missing[0]}: no such file")
-    for name in ("ranks", "resize", "grace", "limit"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            raise UserError(f"--{name} {value:g}: more than 0")
     keep = args.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")
@@ -146,7 +138,6 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
 
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
-    begun = time.monotonic()
     is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
     rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final, is_any_ranks)
     first, again = rehearsal.undisturbed()
@@ -168,7 +159,12 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     for run in tried:
         is_compared = not (run.scenario.ranks or repeats)  # other ranks give other bits
         run.difference = run.difference.without(varying) if is_compared else Difference()
-    notes = [*rehearsal.notes, *_notes([first, again, *tried], varying)]
+    processes = [process for run in (first, again, *tried) for process in run.processes]
+    full = dict.fromkeys(process.full for process in processes if process.full)
+    notes = [*rehearsal.notes, *(f"not each kill in a save is tried: {why}" for why in full)]
+    if varying:
+        shown = ", ".join(sorted(varying)[:3])
+        notes.append(f"not compared, as the undisturbed runs differ in it: {shown}")
     if subject.restrict is None:
         notes.append("held to its copy in Python only: no Landlock here, or launch.command_prefix")
     if args.only:
@@ -180,17 +176,5 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         repeats=repeats,
         is_hash_ordered=rehearsal.is_hash_ordered,
         uncompared=again.difference.uncompared,
-        seconds=time.monotonic() - begun,
         notes=notes,
     )
-
-
-def _notes(runs: Sequence[Tried], varying: Collection[str]) -> list[str]:
-    left = sorted({each for run in runs for start in run.starts for each in start.left})
-    full = {process.full: None for run in runs for process in run.processes if process.full}
-    notes = [f"not each kill in a save is tried: {why}" for why in full]
-    notes += [f"left a process behind, which was killed: {each}" for each in left]
-    if varying:
-        shown = ", ".join(sorted(varying)[:3])
-        notes.append(f"not compared, as the undisturbed runs differ in it: {shown}")
-    return notes

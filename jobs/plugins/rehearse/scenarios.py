@@ -14,8 +14,6 @@ from pathlib import Path
 from ...base.console import format_duration, print_line, quantity
 from ...base.errors import PEER_TEXTS, UserError
 from ...base.log_text import first_line
-from ...contract.kinds import KINDS
-from ...contract.known_causes import known_cause
 from . import final_state, harming
 from .disks import likeliest_first, of_save
 from .harming import DISKS, Harm, Start
@@ -37,7 +35,6 @@ KILLS_S = 120.0  # for the starts after them, but for three: two are the ends of
 
 
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
-    """Return what is tried, from what the undisturbed run did."""
     steps = len(reference.course().steps)
     at, saved = _middle(reference, steps), _saved(reference)
     middle = f"step {at}"
@@ -74,7 +71,6 @@ def _middle(reference: Tried, steps: int) -> int:
 
 
 def _saved(reference: Tried) -> set[int]:
-    """Return after how many steps something was saved."""
     return {save.after for process in reference.processes for save in process.saves}
 
 
@@ -259,7 +255,6 @@ def _until(start: Start, t: float) -> Start:
 
 
 def _check(first: Tried, limit_s: float) -> None:
-    """Refuse what cannot be rehearsed. Raises: UserError."""
     start, steps = first.starts[0], len(first.course().steps)
     trained = [each for each in first.processes if each.steps]  # a script may change its RANK
     if start.is_over_limit:
@@ -289,6 +284,4 @@ def failure(start: Start) -> str:
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
     said = [line for line in lines if line.strip() and "  hint: " not in line]
     words = next(reversed(own or errors or said), "")
-    first = first_line(words) or f"exit code {start.code}"
-    cause = known_cause(words)
-    return first if cause is None else f"{first} (cause: {KINDS[cause].what})"
+    return first_line(words) or f"exit code {start.code}"

@@ -181,7 +181,6 @@ class CommandSubject(Subject):
     attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
 
     def __post_init__(self) -> None:
-        """Check the words. Raises: UserError."""
         if not Path(self.words[0]).name.startswith("python") or len(self.words) < 2:
             what = f"cannot rehearse {shlex.join(self.words)}: only Python under torchrun"
             raise UserError(what, f"write the script and its flags as in {EXAMPLE}")

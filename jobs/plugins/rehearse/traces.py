@@ -29,14 +29,10 @@ class Update:
     ended: State
     lr: Sequence[float]
     scale: float | None
-    random: str | None
+    random: Sequence[str]
     fed: Sequence[str]
     has_handler: bool
     optimizer: int
-
-    @property
-    def generators(self) -> list[str]:
-        return self.random.split(".") if self.random else []
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,6 @@ class Save:
 
 @dataclass
 class Process:
-    """What one process of a rank did."""
-
     rank: int
     pid: int
     t: float
@@ -76,7 +70,6 @@ class Process:
 
 
 def read(folder: Path) -> list[Process]:
-    """Return the processes of the ranks in the order of their begins."""
     found = [_process(path) for path in folder.glob("rank-*.jsonl")]
     return sorted((each for each in found if each.t), key=lambda each: each.t)
 
@@ -92,6 +85,7 @@ def _process(path: Path) -> Process:
         match values.pop("event"):
             case "step":
                 values |= {name: State(*values[name]) for name in ("began", "ended")}
+                values["random"] = values["random"].split(".") if values["random"] else []
                 process.steps.append(Update(**values))
             case "save":
                 process.saves.append(Save(**values, after=len(process.steps)))

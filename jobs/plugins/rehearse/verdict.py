@@ -48,7 +48,6 @@ class Verdict:
     repeats: str
     is_hash_ordered: bool
     uncompared: str
-    seconds: float
     notes: Sequence[str]
 
     def __post_init__(self) -> None:
@@ -86,16 +85,8 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         scenarios: dict[str, Any] = {name: {"untried": why} for name, why in self.untried.items()}
         for shown in self.tried:
-            starts = [
-                {
-                    "exit_code": each.code,
-                    "seconds": round(each.ended - each.begun, 2),
-                    "killed": each.was_killed,
-                }
-                for each in shown.starts
-            ]
             scenarios[shown.name] = {
-                "starts": starts,
+                "exit_codes": [each.code for each in shown.starts],
                 "differs": str(shown.difference) if shown.difference else None,
                 "causes": [cause.name for cause in recognised(shown)],
             }
@@ -104,7 +95,6 @@ class Verdict:
             "answers": [each._asdict() for each in self.answers],
             "scenarios": scenarios,
             "notes": self.notes,
-            "seconds": round(self.seconds, 1),
         }
 
 

@@ -86,7 +86,6 @@ def value_of(run_dir: RunDir, metric: str, sign: float) -> RankedValue:
 
 
 def names_of(run_dirs: Sequence[RunDir]) -> list[str]:
-    """Return the names of the metrics that the runs have, in alphabetical order."""
     lines = (line for run_dir in run_dirs for line in read_metrics(run_dir.metrics))
     return sorted({name for line in lines for name in line}.difference(NO_METRICS))
 

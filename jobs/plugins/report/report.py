@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run report; returns the exit code. Raises: UserError, FailedError, OSError."""
     groups = [group for word in args.run if (group := hooks.group(word)) is not None]
     run_dirs = list(dict.fromkeys(each for word in args.run or [None] for each in runs_of(word)))
     of_first, labels = of_group(groups[0]) if groups else (None, {})

@@ -26,7 +26,6 @@ _OWN = (
 
 
 def problems_of(launch: Launch) -> Iterator[Problem]:
-    """Yield what is wrong, each at its key."""
     if launch.module is not None and launch.script is not None:
         also = (("launch", "module"),)
         yield Problem(("launch", "script"), "excludes launch.module", "keep one of them", also)

@@ -1,10 +1,8 @@
 """Which repository and script a run freezes."""
 
 import contextlib
-import json
 import os
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +42,6 @@ def locate(spec: Spec, repository: Path) -> tuple[Spec, Path]:
 
 
 def check_inputs(launch: Launch, repository: Path) -> None:
-    """Raises UserError for a path of launch.inputs that does not exist."""
     for name in launch.inputs:
         if not (repository / name).exists():
             what = f"launch.inputs: {repository / name} does not exist"
@@ -62,25 +59,6 @@ def check_frozen(launch: Launch, run_dir: RunDir) -> None:
     if frozen.suffix in (".sh", ".bash"):
         what = f"launch.script: {launch.script} is a shell script, and Python runs launch.script"
         raise UserError(what, "name the Python file that it starts; its other lines go into setup")
-
-
-def editable_line() -> str | None:
-    """Return a warning about packages of `pip install -e`, whose code is not frozen.
-
-    Source: PEP 610, direct_url.json.
-    """
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    found, pattern = [], "*.dist-info/direct_url.json"
-    for file in (each for path in sys.path for each in Path(path).glob(pattern)):
-        known = json.loads(file.read_text("utf-8"))
-        folder = Path(url2pathname(urlsplit(known.get("url", "")).path))
-        if known.get("dir_info", {}).get("editable") and folder != installation.ROOT:
-            found.append(f"{file.parent.name.partition('-')[0]} ({folder})")
-    if not found:
-        return None
-    return f"warning: not frozen, because pip install -e leads there: {', '.join(sorted(found))}"
 
 
 def texts_of(launch: Launch, code: Path) -> dict[Path, str]:

@@ -30,7 +30,9 @@ def start(
     words = [*argv[:end], WRAPPER, *rank_command(launch, run_dir)]
     if environ.get("KIT_AGENT_PID") != str(os.getpid()):  # to show it only
         return words, {**environ}
-    has_peers, attempt, host = num_ranks(argv) > 1, int(environ["KIT_ATTEMPT"]), environ[NODE]
+    options = dict(word.partition("=")[::2] for word in argv)
+    has_peers = int(options["--nnodes"]) * int(options["--nproc-per-node"]) > 1
+    attempt, host = int(environ["KIT_ATTEMPT"]), environ[NODE]
     is_watched = has_peers or launch.hang_timeout_s != "auto"
     if has_peers:
         words.insert(words.index(LAUNCHER), "slurm_job_kit.jobs.plugins.scripts.meeting")
@@ -46,12 +48,6 @@ def start(
         # In a thread: a disk may block it for ever, and the agent passes on the stops.
         threading.Thread(target=watch, args=arguments, daemon=True).start()
     return words, {**environ, **variables(launch, environ, run_dir, is_watched)}
-
-
-def num_ranks(argv: Sequence[str]) -> int:
-    """Return how many ranks a torchrun and those of the other nodes start."""
-    options = dict(word.partition("=")[::2] for word in argv)
-    return int(options["--nnodes"]) * int(options["--nproc-per-node"])
 
 
 def rank_command(launch: Launch, run_dir: RunDir) -> list[str]:

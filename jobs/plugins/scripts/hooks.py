@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """Yield what is wrong with the keys of a script or module, also beside the trainer."""
     from .check import problems_of
 
     yield from problems_of(spec.launch)
 
 
 def spec_text(words: Sequence[str], command: str) -> str:
-    """Return the spec of `python SCRIPT WORDS`, which a user typed behind `--` of a command."""
     from . import typed
 
     return typed.spec_text(words, command)
@@ -58,11 +56,9 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     ]
     for run_dir in scripts[:1]:
         if not (run_dir.work.exists() or run_dir.attempts.exists()):
-            from .code import editable_line
             from .text import warnings_of
 
-            warnings = warnings_of(Spec.read(run_dir.spec), run_dir.code)
-            for line in filter(None, (editable_line(), *warnings)):
+            for line in warnings_of(Spec.read(run_dir.spec), run_dir.code):
                 print_line(line)
     for run_dir in scripts:
         from .work import follow_code
@@ -73,7 +69,6 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
 def launch_command(
     program: Program, argv: Sequence[str], environ: Mapping[str, str], spec: Spec | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return torchrun's command with the user's program as its ranks."""
     if program is Program.TORCHRUN and spec is not None and not spec.launch.is_trainer:
         from . import command
 
@@ -84,7 +79,6 @@ def launch_command(
 def choose_nodes(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, nodes: Sequence[str]
 ) -> Chosen | None:
-    """Put what is missing into the working directory."""
     if not facts.spec.launch.is_trainer:
         from .work import follow_code
 
@@ -95,7 +89,6 @@ def choose_nodes(
 def evidence(
     run_dir: RunDir, facts: AttemptFacts, me: Owner, found: Evidence, job: Job | None
 ) -> Evidence:
-    """Return the evidence with the progress of a script, which names its files itself."""
     if facts.spec.launch.is_trainer:
         return found
     from .progress import with_progress

@@ -102,7 +102,6 @@ def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, Document]]:
 
 
 def _values(argument: str, number: int) -> Document:
-    """Return the values of `KEY=V1,V2`, which are a YAML list without its brackets."""
     place = Place(f"override {argument[:100]}", (1, number))
     return yaml_reader.parse(f"[{argument.partition('=')[2]}]", lambda _: place)
 

@@ -49,7 +49,6 @@ def read(sweep: Path) -> SweepRecord:
 
 
 def points_of(sweep: Path) -> list[RunDir]:
-    """Return the run directories of the points, in their order."""
     points = sweep / POINTS
     numbers = sorted(int(x) for x in files.names_in(points) if x.isdecimal())
     return [RunDir(Path(os.path.realpath(points / str(number)))) for number in numbers]

@@ -54,7 +54,6 @@ def command(args: argparse.Namespace) -> int:
 
 
 def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
-    """Print the points and how they would run."""
     listed = [list(point.overrides) for point in loaded.points]
     array = array_tasks(range(len(listed)), loaded.max_parallel) if cluster == "slurm" else None
     if as_json:

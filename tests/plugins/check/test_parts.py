@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract.problems import dotted
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.contract.spec import Checkpoint, Launch, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Spec, Train
 from slurm_job_kit.trainer.plugins.check.__main__ import build_parts, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -146,14 +146,3 @@ def test_a_batch_above_the_training_set_is_an_error(check):
     assert check(train, world_size=4) is None
     level, where, text = check(train, world_size=8)
     assert (level, where) == ("error", "train.micro_batch_size") and "128" in text
-
-
-def test_scores_that_do_not_fit_the_labels_are_an_error(check):
-    level, where, _ = check(of(model="mine:Net", model_args={"classes": 3}))
-    assert (level, where) == ("error", "train.model")
-
-
-def test_a_metric_that_the_objective_lacks_is_an_error(check):
-    best = Checkpoint(best="eval_f1", best_mode="max")
-    level, where, text = check(DATA, checkpoint=best)
-    assert (level, where) == ("error", "checkpoint.best") and "eval_accuracy" in text

@@ -6,7 +6,7 @@ REFUSED = {
     "train: {optimizer: adam}": 'no optimizer "adam"\n  hint: known: sgd, adamw; or your own',
     "train: {optimizer: adam, nesterov: true}": 'there is no optimizer "adam"\n  hint: known',
     "train: {strategy: dpp}": 'no strategy "dpp"\n  hint: known: ddp, ',
-    "train: {nesterov: true, optimizer: adamw}": "nesterov: needs train.optimizer sgd, not adamw",
+    "train: {nesterov: true, optimizer: adamw}": "nesterov: needs train.optimizer sgd\n  hint:",
     "train: {objective: regression, label_smoothing: 0.1}": "is for train.objective classi",
     "train: {transform_args: {size: 32}}": "transform_args: needs a train.transform\n  hint: write",
     "train: {optimizer_args: {lr: 3}}": "lr has a key of its own\n  hint: write train.lr: 3",

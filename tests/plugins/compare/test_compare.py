@@ -48,7 +48,6 @@ def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, ref
     [
         ({"weights_sha256": "cd"}, 'weights_sha256: "cd" is not "abab'),
         ({"optimizer_sha256": "cd"}, 'optimizer_sha256: "cd" is not null'),
-        ({"global_step": 19}, "global_step: 19 is not 20"),
         ({"metrics": {"eval_accuracy": 0.5}}, "metrics.train_loss: null is not NaN"),
         ({"metrics": RESULT["metrics"] | {"eval_accuracy": 0.6}}, "eval_accuracy: 0.6 is not 0.5"),
         (
@@ -60,11 +59,6 @@ def test_runs_that_differ_in_their_attempts_only_are_bitwise_equal(tmp_path, ref
 def test_a_difference_in_the_result_is_named_with_both_sides(tmp_path, reference, changed, words):
     (difference,) = compare(ended(tmp_path / "run", **changed), reference)
     assert words in difference
-
-
-def test_a_reference_that_is_not_bitwise_is_refused(tmp_path, reference):
-    run = ended(tmp_path / "run", exactness="sequence")
-    assert "exactness of the reference is sequence" in compare(reference, run)[0]
 
 
 def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_path, reference):
@@ -117,7 +111,6 @@ def test_the_specs_differences_that_results_depend_on_come_first(tmp_path, refer
     ("metrics", "words"),
     [
         (b"", 'first at step 10: nothing is not {"step": 10'),
-        (b'{"step": 10, "train_loss": 0.1}\n', "first at step 20: nothing is not {"),
         (b'{"step": 10, "train_loss": 0.1}\n{"st\xff', 'first at step 20: {"st\\xff is not {'),
     ],
 )

@@ -1,8 +1,6 @@
 """The command compare on two runs, also right after one of them ended on another host."""
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.plugins.compare.compare import compare
-from tests.core.commands.test_two_hosts import complete
 from tests.core.commands.test_two_hosts import run as run
 from tests.core.commands.test_two_hosts import there as there
 from tests.core.run_files import make_run, write_json
@@ -18,11 +16,3 @@ def test_compare_says_bitwise_equal_or_how_two_runs_differ(here, capsys):
     assert main(["compare", "c", "b"]) == 1
     verdict, difference = capsys.readouterr().out.splitlines()
     assert verdict.startswith("different: ") and difference == "global_step: 8 is not 9"
-
-
-def test_two_runs_are_compared_right_after_their_end(hosts, run, there):
-    complete(run)
-    run.metrics.write_text('{"step": 9, "loss": 1.0}\n')
-    digests = {"weights_sha256": "a", "optimizer_sha256": "b", "exactness": "bitwise"}
-    write_json(run.result, {"status": "completed", "global_step": 9, "attempts": 1, **digests})
-    assert compare(there, run) == []

@@ -155,11 +155,6 @@ def test_following_waits_for_a_log_and_says_for_what(slurm, submitted, capfd, mo
     assert "make why RUN=" in error and "-f waits" not in error
 
 
-def test_a_followed_attempt_ends_with_it(run, capsys):
-    assert main(["logs", "tiny", "-f", "-n", "1", "--attempt", "1"]) == 0
-    assert capsys.readouterr().out == "killed\n"
-
-
 def test_errors_shows_node_and_log_of_the_rank_that_failed_first(run, capsys):
     lines = [f"line {n}" for n in range(100)]
     lines[90] = "red" + "x" * 1000

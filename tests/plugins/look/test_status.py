@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import asdict
 
 import pytest
 
@@ -44,7 +43,6 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
         ({}, None, "stopped"),
         ({}, "PENDING", "pending"),
         ({}, "NODE_FAIL", "node_fail"),
-        ({"status": "held"}, None, "held"),
         ({"status": "held"}, "PENDING", "pending"),  # resumed
         ({"status": "held"}, "no answer", "unknown"),
         ({"status": "completed"}, "TIMEOUT", "completed"),
@@ -64,21 +62,11 @@ def test_the_run_directory_knows_better_than_slurm_how_a_run_ended(here, result,
     assert state.read(run, lambda jobs: {"12": life}).word == word
 
 
-def test_a_local_run_is_running_while_its_process_lives(here):
-    run = make_run(here)
-    run_lock.claim(run, run_lock.this_process(None), 1)
-    assert state.read(run).word == "running"
-    record = asdict(run_lock.this_process(None)) | {"pid_start": "1", "attempt": 1}
-    write_json(run.owner, record)
-    assert state.read(run).word == "lost"
-
-
 @pytest.mark.parametrize(
     ("states", "jobs", "state"),
     [
         (("RUNNING", "PENDING"), "4711, then 4712", "starting"),
         (("NODE_FAIL", "PENDING"), "4712", "waiting in the queue: "),
-        (("RUNNING", "CANCELLED"), "4711", "starting"),
         (("FAILED", "CANCELLED"), "4711", "ended, FAILED to Slurm"),
     ],
 )
@@ -130,13 +118,6 @@ def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, su
     shown = capsys.readouterr().out
     why = "waiting in the queue: jobs with a higher priority are before it"
     assert f"{why}, expected start in 2 h 10 min" in shown and "2 nodes wanted" in shown
-
-
-def test_the_runs_of_a_name_are_listed_and_another_name_is_not(here, capsys):
-    for run_id, name in (("1", "a"), ("2", "a"), ("3", "b")):
-        make_run(here, run_id, name)
-    assert main(["status", "a"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted, capsys):

@@ -15,9 +15,7 @@ HELD = {"decision": "hold"}
     ("fields", "evidence", "error", "kind"),
     [
         ({"cause": "time_limit"}, {}, None, "time_limit"),
-        ({"cause": "manual_stop"}, {}, None, "manual_stop"),
         ({"cause": "interrupted"} | HELD, {}, None, "interrupted"),
-        ({"cause": "requeued"}, {"job_state": "PENDING"}, None, "requeued"),
         ({"cause": "requeued"}, {"job_state": "NODE_FAIL"}, None, "node_failure"),
         ({"cause": "node"}, {"unreachable_nodes": ["b"]}, None, "node_failure"),
         ({"cause": "lost"}, {"job_state": "LOST"}, None, "batch_script_killed"),
@@ -74,7 +72,6 @@ def test_a_killed_rank_is_named_although_its_peers_only_lost_it(story):
     ("agent", "kind", "cause"),
     [
         ({"torchrun_exit": -9, "end": 2.0}, None, "process_killed"),
-        ({"torchrun_exit": None, "end": None}, None, "process_killed"),
         # As a torchrun's that saw another process in the rendezvous: the others are then killed.
         ({"torchrun_exit": -9, "end": 2.0}, "node_failure", "node_failure"),
         (None, None, "spec_mistake"),

@@ -47,7 +47,6 @@ def dump(value, path):
         ),
         ("a.bin", dump),
         ("a.pkl", dump),
-        ("a.pickle", lambda value, path: path.write_bytes(pickle.dumps(value, protocol=0))),
         ("a.npz", lambda value, path: numpy.savez(path, state=numpy.array([value], dtype=object))),
         ("a.npy", dump),
     ],

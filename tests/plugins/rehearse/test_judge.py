@@ -87,7 +87,7 @@ NO_KILL = {"SIGKILL during a save": "no save was seen"}
 def test_a_run_is_judged(tmp_path, undisturbed, starts, untried, expected, causes):
     reference = tried(tmp_path / "a", undisturbed)
     run = tried(tmp_path / "b", *starts, reference=reference)
-    verdict = Verdict(reference, [run], untried, "", False, "", 0.0, []).json()
+    verdict = Verdict(reference, [run], untried, "", False, "", []).json()
     assert expected.items() <= answers(verdict).items()
     assert verdict["scenarios"]["run"]["causes"] == causes
 

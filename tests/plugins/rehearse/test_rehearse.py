@@ -1,5 +1,6 @@
 """The command rehearse on small scripts: one without a fault, and others with one fault each."""
 
+import contextlib
 import glob
 import json
 import os
@@ -236,20 +237,12 @@ os._exit(0)
 def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
     """The destructor of a gloo group hangs now and then in plain torch (2.13)."""
     _, verdict = rehearse(tmp_path, GROUPS, *only("SIGKILL of"), "--limit", "60")
-    starts = verdict["scenarios"]["SIGKILL of one rank"]["starts"]
-    assert [each["exit_code"] for each in starts] == [1, 0]
+    assert verdict["scenarios"]["SIGKILL of one rank"]["exit_codes"] == [1, 0]
 
 
 @pytest.mark.parametrize(
     "option",
-    [
-        ("--grace", "-1"),
-        ("--limit", "nan"),
-        ("--final", "/tmp/*.pt"),
-        ("--again", "--resume {newest:/tmp/*.pt}"),
-        ("--again", "it's"),
-        ("--again", "--resume {last:*.pt}"),
-    ],
+    [("--final", "/tmp/*.pt"), ("--again", "--resume {newest:/tmp/*.pt}"), ("--again", "it's")],
 )
 def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):
     assert main(["rehearse", *option, "--", sys.executable, "train.py"]) == 2
@@ -302,5 +295,8 @@ def test_after_a_signal_what_was_seen_is_shown_and_nothing_else_stays(number, tm
 
 def ranks_in(folder):
     """The processes whose working directory is below a folder, also a deleted one."""
-    places = map(os.path.realpath, glob.glob("/proc/[0-9]*/cwd"))
-    return [each for each in places if each.startswith(f"{folder}/rehearse-")]
+    found = []
+    for place in glob.glob("/proc/[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it has ended, or may not be read
+            found.append(os.readlink(place))
+    return [each for each in found if each.startswith(f"{folder}/rehearse-")]

@@ -2,8 +2,6 @@
 
 import pytest
 
-from slurm_job_kit.jobs.__main__ import main
-
 REFUSED = {
     "launch: {module: a.b, script: c.py}": "launch.script: excludes launch.module",
     "launch: {module: a/b.py}": 'launch.module: "a/b.py" is not a module name',
@@ -11,7 +9,6 @@ REFUSED = {
     "launch: {inputs: [data]}": "launch.inputs[0]: is for your own script or module, not for",
     "launch: {script: x.py, inputs: [/data]}": '"/data" is no path inside of the repository',
     "launch: {script: x.py, inputs: [a/../..]}": "is no path inside of the repository",
-    "launch: {script: x.py, inputs: [./]}": "is no path inside of the repository",
     "launch: {stop_signal: TERM}": "launch.stop_signal: TERM is for your own script or module, not",
 }
 
@@ -37,25 +34,15 @@ def test_a_script_and_its_inputs_are_expanded_and_other_texts_are_not(take, monk
     assert launch.args == ["$CODE", "~/x"]
 
 
-def test_a_dry_run_refuses_an_input_that_submit_refuses(here, capsys):
-    script = ["launch.script=configs/own_script/train.py", "launch.inputs=[gone]"]
-    assert main(["submit", "tiny.yaml", *script, "--dry-run"]) == 2
-    assert "launch.inputs: " in capsys.readouterr().err
-
-
 # Of a script or module the kit starts the ranks; of the prefix of an agent they are no ranks.
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
         ("module: torch.distributed.run, args: [--standalone, inner.py]", "launch.nproc_per_node"),
         ("module: torchrun, args: [inner.py]", "launch.nproc_per_node"),
-        ("module: accelerate.commands.accelerate_cli, args: [x.py]", "launch.nproc_per_node"),
-        ("module: deepspeed.launcher.runner", "launch.nproc_per_node"),
         ("script: /opt/env/bin/torchrun, args: [x.py]", "launch.nproc_per_node"),
-        ("script: /opt/env/bin/composer, args: [-n, '2', x.py]", "launch.nproc_per_node"),
         ("command_prefix: [apptainer, exec, i.sif, torchrun]", "leave out the launcher"),
         ("command_prefix: [/usr/bin/srun, -n1]", "leave out the launcher"),
-        ("command_prefix: [python, -m, torch.distributed.run]", "leave out the launcher"),
         ("command_prefix: [/usr/bin/env, python, -mtorch.distributed.run]", "leave out the launch"),
     ],
 )
@@ -67,11 +54,8 @@ def test_a_program_that_starts_ranks_is_refused(refuse_one, text, hint):
     "text",
     [
         "script: my/torchrun.py",
-        "script: music/composer/cli.py",
-        "module: torch_distributed.run",
         "module: mine.accelerate",
         "command_prefix: [apptainer, exec, --bind, /opt/deepspeed, /images/accelerate]",
-        "command_prefix: [numactl, --localalloc]",
     ],
 )
 def test_a_name_like_that_of_a_launcher_is_taken(take, text):

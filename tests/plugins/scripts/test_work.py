@@ -12,7 +12,6 @@ from slurm_job_kit.jobs.config.loaded import LoadedSpec
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.plugins.scripts import hooks, work
-from slurm_job_kit.jobs.plugins.scripts.code import editable_line
 from slurm_job_kit.jobs.plugins.scripts.command import rank_command
 from slurm_job_kit.jobs.runs import code_snapshot, frozen_spec
 from slurm_job_kit.jobs.runs.freeze import freeze
@@ -155,12 +154,6 @@ def test_of_a_script_elsewhere_its_own_repository_or_folder_is_frozen(repository
     assert frozen_spec.reload(run, ["launch.args=[1]"]).spec.launch.script == script
 
 
-def test_a_link_in_the_repository_to_a_script_elsewhere_freezes_that(repository):
-    write(repository.parent, "outside/train.py")
-    (repository / "linked.py").symlink_to("../outside/train.py")
-    assert files(frozen(repository, script="linked.py").work) == ["train.py"]
-
-
 def test_a_shell_script_is_refused_because_python_runs_it(repository):
     (repository / "mine/train.sh").write_text("python x.py\n")
     with pytest.raises(UserError, match="mine/train.sh is a shell script.*\n  hint: "):
@@ -173,18 +166,6 @@ def test_a_script_that_git_ignores_or_that_does_not_exist_is_an_error(repository
         frozen(repository, script="raw/train.py")
     with pytest.raises(UserError, match='launch.script: "mine/rum.py" does not exist\n  hint: '):
         frozen(repository, script="mine/rum.py")
-
-
-def test_an_editable_install_is_one_warning_line(tmp_path, monkeypatch):
-    for name, is_editable in (("mine-1.0", "true"), ("other-2.0", "false")):
-        folder = tmp_path / f"{name}.dist-info"
-        folder.mkdir()
-        text = f'{{"url": "file:///my%20code", "dir_info": {{"editable": {is_editable}}}}}'
-        (folder / "direct_url.json").write_text(text)
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert str(editable_line()).endswith("leads there: mine (/my code)")
-    monkeypatch.setattr("sys.path", [])
-    assert editable_line() is None
 
 
 def interrupt(source, target):
@@ -232,13 +213,6 @@ def test_new_code_has_no_copy_of_what_the_same_resume_names_as_an_input(reposito
     spec = frozen_spec.reload(run, ["launch.inputs=[data]"]).spec
     new = code_changes.prepare(run, spec, code_changes.repository_of(run))
     assert not (new.code / "data").exists() and (new.code / "mine/run.py").is_file()
-
-
-def test_a_script_in_the_home_directory_is_refused(repository, monkeypatch):
-    (repository.parent / "train.py").write_text("")
-    monkeypatch.setattr(Path, "home", lambda: repository.parent)
-    with pytest.raises(UserError, match="is no repository"):
-        frozen(repository, script="../train.py")
 
 
 def test_all_new_names_in_a_folder_are_seen_once_the_server_is_asked(hosts):

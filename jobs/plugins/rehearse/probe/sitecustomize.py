@@ -158,7 +158,6 @@ def random_states(torch: ModuleType) -> str:
 
 
 def sums(optimizer: Any) -> tuple[str, str]:
-    """Return the check sums of an optimizer's weights and of its state."""
     weights = [each for group in optimizer.param_groups for each in group["params"]]
     return check_sum(weights), check_sum(tensors_in([optimizer.state.get(x, {}) for x in weights]))
 
@@ -203,7 +202,6 @@ def watch_steps(torch: ModuleType) -> None:
 
 
 def begin_step(own: EventLog, optimizer: Any) -> None:
-    """Note the state that the first step of an optimizer begins with."""
     if id(optimizer) not in own.begun:
         own.begun[id(optimizer)] = sums(optimizer)
 
