@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Becomes the agent of one node. srun starts this file once on each node; a local run starts it, too:
-#     agent.sh RUN_DIR ATTEMPT RDZV_ENDPOINT [COMMAND_PREFIX...] PYTHON
+#     agent.sh RUN_DIR ATTEMPT [COMMAND_PREFIX...] PYTHON
 # The user's setup lines run in a child shell. The agent gets the environment with which that shell
 # ends, and replaces this one, inside of the command prefix. If that is not possible, the reason goes
 # to attempt-K/agent-NNNNN.error, which `attempt.close` reads.
@@ -10,7 +10,7 @@
 set -euo pipefail
 trap 'exit 131' QUIT # which bash ignores without a trap
 
-kit_run_dir=$1 kit_attempt=$2 kit_endpoint=$3 kit_prefix=("${@:4:$#-4}") kit_python=${*: -1}
+kit_run_dir=$1 kit_attempt=$2 kit_prefix=("${@:3:$#-3}") kit_python=${*: -1}
 kit_setup=$kit_run_dir/setup.sh
 kit_node_rank=${KIT_NODE_RANK:-${SLURM_NODEID:?start this file by srun}}
 unset KIT_NODE_RANK # of a local run; a job that a rank submits must not inherit it
@@ -120,8 +120,7 @@ exec "$@"
 END
 )
 set -- "${kit_prefix[@]}" sh -c "$kit_inside" sh "$PWD" "$kit_error" "$kit_host" "$kit_python" \
-    -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" \
-    --rdzv-endpoint="$kit_endpoint" --node-rank="$kit_node_rank"
+    -m slurm_job_kit.jobs.node "$kit_run_dir" "$kit_attempt" --node-rank="$kit_node_rank"
 # Not by `env NAME=VALUE`: other users see the arguments of a command. What has a name that bash does
 # not take stays as it was inherited, and so does an inherited function that a line has unset.
 mapfile -t kit_names < <(compgen -e)

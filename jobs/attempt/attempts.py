@@ -122,7 +122,7 @@ def run_srun(
     """
     try:
         spec = Spec.read(run_dir.spec)
-        agent = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
+        agent = srun_step.agent_command(run_dir, spec, plan.attempt)
         # srun does not inherit it since Slurm 22.05. A step without it has all cores of its job.
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
         options = [*([f"--cpus-per-task={cpus}"] if cpus else []), *spec.slurm.srun_args]

@@ -207,18 +207,10 @@ def unreachable_nodes(
         return tuple(node for node, is_up in zip(hosts, answers, strict=True) if not is_up)
 
 
-def agent_command(run_dir: RunDir, spec: Spec, attempt: int, rdzv_endpoint: str) -> list[str]:
+def agent_command(run_dir: RunDir, spec: Spec, attempt: int) -> list[str]:
     """Return the command of an agent: agent.sh, and what that puts before `-m jobs.node`."""
     script = str(run_dir.kit / installation.NAME / "slurm/agent.sh")
     # Not in addition to the user's prefix: that program may have to receive the signals and pass
     # them on.
     prefix = spec.launch.command_prefix or block_signals_prefix()
-    return [
-        "bash",
-        script,
-        str(run_dir.path),
-        str(attempt),
-        rdzv_endpoint,
-        *prefix,
-        spec.interpreter,
-    ]
+    return ["bash", script, str(run_dir.path), str(attempt), *prefix, spec.interpreter]

@@ -147,7 +147,7 @@ def start_agents(
 
     shares: CUDA_VISIBLE_DEVICES of each agent; None without GPUs.
     """
-    command = srun_step.agent_command(run_dir, spec, plan.attempt, plan.head.endpoint)
+    command = srun_step.agent_command(run_dir, spec, plan.attempt)
     command, inherited = hooks.launch_command(Program.LOCAL, command, os.environ, spec)
     agents = []
     for rank, devices in enumerate(shares):

@@ -1,6 +1,6 @@
 """The node agent: receives the stop signals of one node, starts torchrun, stops the ranks.
 
-    python -m jobs.node RUN_DIR ATTEMPT --rdzv-endpoint ADDRESS:PORT --node-rank N
+    python -m jobs.node RUN_DIR ATTEMPT --node-rank=N
 
 Slurm signals different processes on different sites: the whole process tree (proctrack/linuxproc),
 the process group, or only the agent (proctrack/cgroup). So only the agent handles stop signals.

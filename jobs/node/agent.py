@@ -275,18 +275,17 @@ def end_without_torchrun(attempt_dir: AttemptDir, rank: int, error: Exception) -
 def main(argv: list[str]) -> int:
     """Run one node's part of an attempt; returns 0 if its torchrun exited with 0.
 
-    argv: RUN_DIR ATTEMPT --rdzv-endpoint=ADDRESS:PORT --node-rank=N, as slurm/agent.sh has it.
+    argv: RUN_DIR ATTEMPT --node-rank=N, as slurm/agent.sh has it.
     """
-    run_dir, options = RunDir(Path(argv[0])), dict(word.split("=", 1) for word in argv[2:])
-    attempt_dir, rank = run_dir.attempt(int(argv[1])), int(options["--node-rank"])
+    run_dir, rank = RunDir(Path(argv[0])), int(argv[2].partition("=")[2])
+    attempt_dir = run_dir.attempt(int(argv[1]))
     try:
         spec = Spec.read(run_dir.spec)
         plan = wait_for_plan(attempt_dir)
     except (OSError, UserError) as error:
         sys.exit(with_time(f"{node_name()}: the run directory cannot be read: {error}"))
     try:
-        node = this_node(rank, plan, spec)
-        return run(run_dir, spec, plan, node, options["--rdzv-endpoint"])
+        return run(run_dir, spec, plan, this_node(rank, plan, spec))
     except Exception as error:
         if not isinstance(error, (UserError, FailedError)):  # a mistake of the kit or a plugin
             traceback.print_exc()
@@ -294,11 +293,11 @@ def main(argv: list[str]) -> int:
         end_without_torchrun(attempt_dir, rank, error)
 
 
-def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node, rdzv_endpoint: str) -> int:
+def run(run_dir: RunDir, spec: Spec, plan: AttemptPlan, node: Node) -> int:
     """Run torchrun on this node; returns 0 if it exited with 0. Raises: UserError, FailedError."""
     env = node.environment(spec, run_dir, plan)
     with temporary_directory(env) as log_dir:
-        command = torchrun_command(spec, run_dir, node.options(plan, rdzv_endpoint, log_dir))
+        command = torchrun_command(spec, run_dir, node.options(plan, log_dir))
         command, env = hooks.launch_command(Program.TORCHRUN, command, env, spec)
         if TRAINER in command:  # each rank imports the kit itself
             env = with_kit_here(run_dir, Path(log_dir, "kit"), env)

@@ -99,12 +99,12 @@ class Node:
         self.interface = interfaces.interface_of(self.address)
         self.nproc = nproc_per_node(spec, dict(os.environ))
 
-    def options(self, plan: AttemptPlan, rdzv_endpoint: str, log_dir: str) -> NodeOptions:
+    def options(self, plan: AttemptPlan, log_dir: str) -> NodeOptions:
         """Return torchrun's options on this node. `log_dir`: an empty directory of this node."""
         return NodeOptions(
             nnodes=len(plan.nodes),
             nproc_per_node=self.nproc,
-            rdzv_endpoint=rdzv_endpoint,
+            rdzv_endpoint=plan.head.endpoint,
             rdzv_id=plan.rdzv_id,
             # Without is_host torchrun guesses from host names which node hosts the store.
             is_host=self.rank == 0,

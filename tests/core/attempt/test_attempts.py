@@ -21,7 +21,7 @@ from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # An srun step: its process's number for a test, then the end that the test orders.
-# The arguments after agent.sh are RUN_DIR, ATTEMPT and RDZV_ENDPOINT.
+# The arguments after agent.sh begin with RUN_DIR and ATTEMPT.
 SRUN = r"""
 case "$*" in --help) echo --overlap; exit ;; esac
 line=$*

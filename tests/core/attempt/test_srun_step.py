@@ -132,11 +132,11 @@ def test_the_agents_get_the_prefix_of_the_spec_or_a_shield():
     prefix = ["apptainer", "exec", "a b"]
     contained = Spec(launch=Launch(command_prefix=prefix, python="/opt/python"))
     run = RunDir(Path("/run"))
-    agent = ["bash", "/run/kit/slurm_job_kit/slurm/agent.sh", "/run", "3", "10.0.0.1:29500"]
-    command = srun_step.agent_command(run, contained, 3, agent[-1])
+    agent = ["bash", "/run/kit/slurm_job_kit/slurm/agent.sh", "/run", "3"]
+    command = srun_step.agent_command(run, contained, 3)
     assert command == [*agent, *prefix, "/opt/python"]
     shield = srun_step.block_signals_prefix()
-    assert srun_step.agent_command(run, Spec(), 3, agent[-1]) == [*agent, *shield, sys.executable]
+    assert srun_step.agent_command(run, Spec(), 3) == [*agent, *shield, sys.executable]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -87,7 +87,7 @@ def node(monkeypatch):
 @pytest.mark.parametrize(("node_rank", "is_host"), [(0, "true"), (1, "false")])
 def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
-    options = node(node_rank, spec).options(PLAN, "127.0.0.1:15001", "/tmp/x")
+    options = node(node_rank, spec).options(PLAN, "/tmp/x")
     assert torchrun_command(spec, RUN, options) == [
         *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.signed_torchrun"),
         *("--nnodes=2", "--nproc-per-node=4"),
@@ -121,7 +121,7 @@ def test_an_option_that_this_torch_does_not_have_is_left_out(node, tmp_path, mon
     (tmp_path / "distributed/run.py").write_text("--log-dir")  # torch 2.11
     found = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
-    command = torchrun_command(Spec(), RUN, node().options(PLAN, "127.0.0.1:15001", "/tmp/x"))
+    command = torchrun_command(Spec(), RUN, node().options(PLAN, "/tmp/x"))
     assert "--log-dir=/tmp/x" in command and "--shutdown-timeout=5" not in command
 
 
@@ -207,7 +207,7 @@ def test_launch_env_comes_before_the_interface_and_that_before_an_exported_varia
     if exported:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", exported)
     at, plan = second_node(launch, head)
-    assert at.options(plan, "x", "/tmp/x").local_addr == address
+    assert at.options(plan, "/tmp/x").local_addr == address
     env = at.environment(Spec(launch=launch), RUN, plan)
     assert env["GLOO_SOCKET_IFNAME"] == interface
     assert exported or env["NCCL_SOCKET_IFNAME"] == f"={interface}"
@@ -226,9 +226,9 @@ def test_an_agent_waits_for_its_plan_and_says_when_it_never_comes(tmp_path):
 def refused(run):
     """What an agent prints and records that ends before torchrun."""
 
-    def start(rank=1, endpoint="10.0.0.1:15000"):
+    def start(rank=1):
         with pytest.raises(SystemExit) as ended:
-            agent.main([str(run.path), "1", f"--node-rank={rank}", f"--rdzv-endpoint={endpoint}"])
+            agent.main([str(run.path), "1", f"--node-rank={rank}"])
         return str(ended.value), run.attempt(1)
 
     return start
@@ -258,19 +258,19 @@ def test_an_agent_that_the_first_node_does_not_answer_ends_before_torchrun(
 def test_an_agent_without_a_temporary_directory_records_the_reason(run, refused, monkeypatch):
     monkeypatch.setattr(environment, "temporary_folder", lambda env: str(run.path / "gone"))
     run_files.opened(run, **PLAN_JSON)
-    printed, attempt = refused(0, "127.0.0.1:15001")
+    printed, attempt = refused(0)
     assert "gone" in printed and "TMPDIR" in printed.partition("hint: ")[2]
     assert "no temporary directory for torchrun" in attempt.agent_error(0).read_text()
     broken = mock.Mock(side_effect=ValueError("a mistake of a plugin"))
     monkeypatch.setattr(environment, "temporary_folder", broken)
-    assert "ValueError: a mistake of a plugin" in refused(0, "127.0.0.1:15001")[0]
+    assert "ValueError: a mistake of a plugin" in refused(0)[0]
     assert "ValueError: a mistake of a plugin" in attempt.agent_error(0).read_text()
 
 
 def test_an_agent_without_the_interface_records_the_reason_and_ends(run, refused):
     run.spec.write_text(Spec(launch=Launch(interface="nope9")).to_json())
     run_files.opened(run, **PLAN_JSON | {"head": HEAD | {"address": "10.0.0.9"}})
-    printed, attempt = refused(endpoint="10.0.0.9:1")
+    printed, attempt = refused()
     record = read_json(attempt.agent(1))
     assert record["end"] and "launch.interface: nope9 is no interface" in record["error"]
     assert f"error: {record['error']}\n  hint: " in printed
@@ -278,8 +278,7 @@ def test_an_agent_without_the_interface_records_the_reason_and_ends(run, refused
 
 def command(*words, interpreter=(sys.executable,)):
     """An agent by its command line."""
-    endpoint = "--rdzv-endpoint=127.0.0.1:15001"
-    return [*interpreter, "-m", "slurm_job_kit.jobs.node", *map(str, words), endpoint]
+    return [*interpreter, "-m", "slurm_job_kit.jobs.node", *map(str, words)]
 
 
 @pytest.fixture

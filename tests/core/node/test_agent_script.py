@@ -45,7 +45,7 @@ class Node:
 
     def argv(self, *lines):
         self.run_dir.setup.write_text(setup_script(str(self.interpreter), lines))
-        arguments = [self.run_dir.path, "1", "10.0.0.1:15000", *self.prefix, self.python]
+        arguments = [self.run_dir.path, "1", *self.prefix, self.python]
         return ["bash", SCRIPT, *map(str, arguments)]
 
     def run(self, *lines, before=(), **variables):
@@ -68,9 +68,8 @@ def node(tmp_path):
 def test_the_agent_gets_its_arguments_in_the_frozen_code(node):
     done = node.run()
     path = node.run_dir.path
-    options = "--rdzv-endpoint=10.0.0.1:15000 --node-rank=8"
     assert done.stdout.splitlines()[:2] == [
-        f"agent: -m slurm_job_kit.jobs.node {path} 1 {options}",
+        f"agent: -m slurm_job_kit.jobs.node {path} 1 --node-rank=8",
         f"cwd: {path}/code",
     ]
     assert (done.returncode, done.stderr, node.reason) == (0, "", None)
@@ -269,7 +268,7 @@ def test_a_missing_program_is_named_with_its_node(node, prefix, python, reason):
 
 
 def test_an_interpreter_that_is_too_old_is_named_with_its_node(node, capsys):
-    argv = [str(node.run_dir.path), "1", "--rdzv-endpoint=x:1", "--node-rank=8"]
+    argv = [str(node.run_dir.path), "1", "--node-rank=8"]
     with pytest.raises(SystemExit) as ended:
         refuse_old_python(argv, (3, 6, 8))
     expected = f"{HOST}: launch.python: {sys.executable} is Python 3.6.8, and agents"

@@ -50,7 +50,7 @@ def ask_batch(run):
 
 
 def ask_agent(run):
-    said = ask_script(SCRIPTS / "agent.sh", run.path, "1", "10.0.0.1:15000", "/bin/true")
+    said = ask_script(SCRIPTS / "agent.sh", run.path, "1", "/bin/true")
     assert run.attempt(1).agent_error(0).read_text() in said.partition("error: ")[2]
     return said
 
