@@ -165,6 +165,14 @@ def read_text(path: Path, errors: str = "strict") -> str:
         raise RecordError(f"{path}: not UTF-8: {error}") from None
 
 
+def text_of(path: Path, errors: str = "strict") -> str | None:
+    """Return the content of a file as `read_text` does; None without the file."""
+    try:
+        return read_text(path, errors)
+    except FileNotFoundError:
+        return None
+
+
 def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file of any size, with their line breaks. Raises: as `read_bytes`."""
     with open_binary(path) as file:
@@ -284,10 +292,7 @@ def parse_json(text: str | bytes, where: object) -> Any:
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file; None without the file. Raises: RecordError, OSError."""
-    try:
-        return parse_json(read_text(path), path)
-    except FileNotFoundError:
-        return None
+    return None if (text := text_of(path)) is None else parse_json(text, path)
 
 
 def append_jsonl(path: Path, record: object, durable: bool = False) -> None:

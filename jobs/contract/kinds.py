@@ -153,16 +153,14 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.GPU_OUT_OF_MEMORY: Row(
         *(Cause.OUT_OF_MEMORY, "a GPU has too little memory"),
-        "use a smaller train.micro_batch_size and more train.grad_accum_steps (in an evaluation "
-        "train.eval_batch_size)",
+        "use a smaller train.micro_batch_size (in an evaluation: train.eval_batch_size)",
         *("resume", "train.micro_batch_size=... train.grad_accum_steps=..."),
         flags=_YES,
     ),
     Kind.GPU_FAULT: Row(_CRASH, "a GPU or its link is broken (ECC, NVLink or Xid)", _REPORT),
     Kind.IMPORT_ERROR: Row(
         *(_CRASH, "an import failed"),
-        "install the module for launch.python (git tracks one of your own, or launch.inputs names "
-        "it), or correct the import, or PYTHONHOME, then resume",
+        "install it for launch.python (let git track one of your own), or correct the import",
         flags=("code", *_YES),
     ),
     Kind.USER_CODE: Row(

@@ -3,7 +3,6 @@
 A command reads each file once; jobs.runs.evidence and jobs.attempt.decision take values.
 """
 
-import contextlib
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -85,6 +84,8 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
     if attempt is None:
         recorded = attempts[-1].attempt if attempts else 0
         attempt = max(recorded, newest_opened(run_dir)) if is_sought else recorded
+    # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
+    mark = files.text_of(run_dir.cancelled, "replace") if run_dir.cancelled.name in names else None
     spec, spec_error = scratch_purge.read_spec(run_dir)
     is_users = not spec.launch.is_trainer
     saved = [] if is_users and not is_given else files.names_in(run_dir.checkpoints)
@@ -94,7 +95,7 @@ def read_run(run_dir: RunDir, attempt: int | None = None) -> RunFacts:
         submission=records.read(Submission, run_dir.submission) or Submission(),
         successor=records.read(Successor, run_dir.successor),
         result=result,
-        mark=_mark(run_dir) if run_dir.cancelled.name in names else None,
+        mark=None if mark is None else mark.strip(),
         progress=records.read_leniently(Progress, run_dir.progress),
         saved=Saved(
             newest_checkpoint(run_dir, is_users),
@@ -116,13 +117,6 @@ def newest_checkpoint(run_dir: RunDir, is_users: bool) -> str | None:
         return next(iter(checkpoint_names(run_dir.checkpoints)), None)
     saved = records.read_leniently(SavedCheckpoint, run_dir.saved)
     return None if saved is None else checkpoint_name(saved.step)
-
-
-def _mark(run_dir: RunDir) -> str | None:
-    # Read, not looked for: a client of NFS may show the name for a minute after its deletion.
-    with contextlib.suppress(FileNotFoundError):
-        return files.read_text(run_dir.cancelled, errors="replace").strip()
-    return None
 
 
 def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:

@@ -67,16 +67,9 @@ def _present(run_dir: RunDir, new: Revision) -> Revision:
     """Return the change that undoes a change."""
     return Revision(
         moves={to: name for name, to in reversed([*new.moves.items()])},
-        files={name: _text(run_dir.path / name) for name in new.files},
+        files={name: files.text_of(run_dir.path / name) for name in new.files},
         links={name: os.readlink(run_dir.path / name) for name in new.links},
     )
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return files.read_text(path)
-    except FileNotFoundError:
-        return None
 
 
 def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:

@@ -64,10 +64,8 @@ def read_pointer(checkpoints: Path, pointer: str) -> str | None:
 
     Raises: RecordError, OSError.
     """
-    try:
-        return files.read_text(checkpoints / pointer).strip()
-    except FileNotFoundError:
-        return None
+    text = files.text_of(checkpoints / pointer)
+    return None if text is None else text.strip()
 
 
 def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
