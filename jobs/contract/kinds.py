@@ -189,8 +189,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.PROCESS_LIMIT: Row(
         *(_CRASH, "out of processes, threads, locks, open files or shared memory"),
-        "use fewer data workers and threads, or raise the limit (ulimit -u, pids.max; of open "
-        "files ulimit -n, in setup), then resume",
+        "use fewer data workers and threads, or raise the limit (ulimit -u, of files -n, in setup)",
     ),
     Kind.NOT_FINITE: Row(
         *(_CRASH, "the training diverged"),

@@ -6,7 +6,6 @@ import pytest
 
 from slurm_job_kit.jobs.attempt.decision import (
     Action,
-    Budget,
     Ending,
     Evidence,
     History,
@@ -194,10 +193,6 @@ def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
         "KIT_CHECKPOINT_DIR: rank 1 on b exited with code 1"
     )
     assert "without a new checkpoint" in decide(seen, History(0, 2, 2)).reason
-
-
-def test_the_budgets_can_be_set():
-    assert decide(ended(), FRESH, Budget(crashes=1)).action is Action.HOLD
 
 
 LOST = {"job_state": "LOST"}

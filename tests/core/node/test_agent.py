@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from slurm_job_kit.jobs.attempt import srun_step
-from slurm_job_kit.jobs.base import environment, procfs
+from slurm_job_kit.jobs.base import environment
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.base.stop_signals import END_TORCHRUN, STOP_SIGNALS
 from slurm_job_kit.jobs.contract import records
@@ -455,11 +455,3 @@ def test_an_agent_that_ends_records_what_its_ranks_left(host, tmp_path, monkeypa
     record = records.read(AgentRecord, run.attempt(1).agent(0))
     assert record is not None and record.ranks == (2, 3)
     assert [each.rank for each in record.errors] == [3]
-
-
-def test_the_name_of_a_process_may_hold_brackets(tmp_path):
-    program = tmp_path / "a) b (c"
-    program.write_text("#!/bin/sh\nread line\n")
-    program.chmod(0o755)
-    with subprocess.Popen([program], stdin=subprocess.PIPE) as child:
-        assert procfs.parent_of(child.pid) == os.getpid()

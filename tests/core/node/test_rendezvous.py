@@ -148,12 +148,6 @@ def test_an_address_that_both_nodes_have_leads_to_no_other_node(second_node):
     assert second_node(own=own, plan=on_one_machine) is None
 
 
-def test_a_node_that_may_bind_any_address_does_not_count_as_the_first_one(second_node, monkeypatch):
-    bind = socket.socket.bind  # net.ipv4.ip_nonlocal_bind is 1: any address can be bound
-    monkeypatch.setattr(socket.socket, "bind", lambda self, _: bind(self, ("127.0.0.1", 0)))
-    assert second_node() is None
-
-
 def test_over_loopback_all_nodes_are_reachable(second_node):
     head = {"address": "127.0.0.1"}
     assert second_node(OSError(), plan=head) is None

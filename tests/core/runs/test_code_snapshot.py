@@ -261,9 +261,3 @@ def test_a_copy_that_fails_leaves_nothing(take, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         take()
     assert os.listdir(tmp_path / "root/.code") == []
-
-
-def test_names_that_are_no_text_are_frozen(take, repository):
-    name = b"caf\xe9.py"
-    (repository / os.fsdecode(name)).write_text("x")
-    assert name in os.listdir(os.fsencode(take()))
