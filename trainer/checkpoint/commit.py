@@ -152,12 +152,9 @@ def prune(root: Path, newest_step: int, retention: Retention) -> None:
 
     The checkpoint of `newest_step` was read back; it is never removed.
     """
-    steps = [
-        step
-        for name in checkpoint_names(root)
-        if (step := checkpoint_step(name) or 0) <= newest_step
-    ]
-    for step in steps[retention.keep_last :]:
+    steps = [checkpoint_step(name) or 0 for name in checkpoint_names(root)]
+    past = [step for step in steps if step <= newest_step]
+    for step in past[retention.keep_last :]:
         if step != newest_step and not retention.keeps(step):
             _remove(root / checkpoint_name(step))
 

@@ -25,9 +25,8 @@ def weights_sha256(replica: Replica) -> str:
 
 def tensors_sha256(state: Mapping[str, Any], whole: Whole | None = None) -> str:
     """Return the `weights_sha256` of a model with this `state_dict()`."""
-    tensors = {
-        name: value for name, value in state.items() if isinstance(value, (torch.Tensor, Rows))
-    }
+    kinds = (torch.Tensor, Rows)
+    tensors = {name: value for name, value in state.items() if isinstance(value, kinds)}
     return _sha256(((name, tensors[name]) for name in sorted(tensors)), whole)
 
 

@@ -97,11 +97,8 @@ def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
         names.append(read_pointer(root, LATEST) or "")
     attempts = with_retries(records.read_lines, NewestCheckpoint, run_dir.attempts)
     names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
-    left = [
-        name
-        for name in names
-        if name in present or not files.exists(root / f"{ASIDE_PREFIX}{name}")
-    ]
+    asides = {name: root / f"{ASIDE_PREFIX}{name}" for name in names}
+    left = [name for name in names if name in present or not files.exists(asides[name])]
     steps = {name: step for name in left if (step := checkpoint_step(name)) is not None}
     return KnownCheckpoints(present, max(steps, key=lambda name: steps[name], default=None))
 

@@ -172,11 +172,8 @@ def throw_away_pass(
         sums = objective(wrapped, example)
     objectives.check_sums(sums, spec.objective)
     sums.loss.backward()  # type: ignore[no-untyped-call]
-    unused = [
-        name.removeprefix("module.")
-        for name, each in wrapped.named_parameters()
-        if each.requires_grad and each.grad is None
-    ]
+    trained = {name: each for name, each in wrapped.named_parameters() if each.requires_grad}
+    unused = [name.removeprefix("module.") for name, each in trained.items() if each.grad is None]
     if unused and not (spec.find_unused_parameters or spec.static_graph):
         what = f"{len(unused)} parameters got no gradient, the first is {unused[0]}"
         hint = "set train.find_unused_parameters to true, or freeze them"

@@ -37,11 +37,8 @@ def create(data: DataFacts, example: Batch, is_overwritten: bool = False) -> nn.
 @contextmanager
 def _without_initial_weights() -> Iterator[None]:
     """Let the functions of torch.nn.init, which all models of a plugin use, change nothing."""
-    functions = {
-        name: value
-        for name, value in vars(nn.init).items()
-        if name.endswith("_") and not name.startswith("_")
-    }
+    own = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
+    functions = {name: getattr(nn.init, name) for name in own}
     try:
         vars(nn.init).update(dict.fromkeys(functions, lambda tensor, *_, **__: tensor))
         yield
@@ -141,9 +138,8 @@ def shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
     """Return the identity, or a 1x1 convolution where the shape changes."""
     if stride == 1 and in_channels == channels:
         return nn.Identity()
-    return nn.Sequential(
-        nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-    )
+    convolution = nn.Conv2d(in_channels, channels, 1, stride, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels))
 
 
 class MiniResNet(nn.Module):

@@ -63,9 +63,8 @@ class Replica:
     def row_of(self, sums: Sums) -> torch.Tensor:
         """Return `Sums.row`. Raises: UserError for other metrics than those of the first batch."""
         if tuple(sums.metrics) != self.metric_names:
-            expected, actual = (
-                ", ".join(names) or "none" for names in (self.metric_names, sums.metrics)
-            )
+            both = (self.metric_names, sums.metrics)
+            expected, actual = (", ".join(names) or "none" for names in both)
             what = f"train.objective returned the metrics {expected} for one batch and {actual} for"
             hint = "return the same ones, in the same order, in training and evaluation"
             raise UserError(f"{what} another", hint)

@@ -72,9 +72,8 @@ def build_data(context: RankContext) -> Data:
         train_batches = IndexedBatches(source, transform, context)
     held_out = None if parts.held_out is None else HeldOut(parts.held_out, transform, context)
     stated = (getattr(parts.train, name, None) for name in ("bytes_per_token", "vocab_size"))
-    return Data(
-        train_batches, held_out, DataFacts(spec, classes, *stated), digest, parts.is_of_rank
-    )
+    facts = DataFacts(spec, classes, *stated)
+    return Data(train_batches, held_out, facts, digest, parts.is_of_rank)
 
 
 @contextlib.contextmanager

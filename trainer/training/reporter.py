@@ -76,11 +76,10 @@ class Reporter:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             peak_bytes = torch.cuda.max_memory_allocated()
         more = self.more(samples_per_s)
-        log(
-            f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  "
-            f"{samples_per_s:.0f} samples/s  {time_left} left  data {data_wait:.0%}  "
-            f"mem {peak_bytes / 2**30:.1f} GiB  {format_metrics(more)}".rstrip()
-        )
+        speed = f"{samples_per_s:.0f} samples/s  {time_left} left"
+        use = f"data {data_wait:.0%}  mem {peak_bytes / 2**30:.1f} GiB  {format_metrics(more)}"
+        line = f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  {speed}  {use}"
+        log(line.rstrip())
         fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
         fields |= {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
         self.progress.update(lr=lr, time_left=time_left, measured=more or None, **fields)

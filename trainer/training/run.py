@@ -54,9 +54,8 @@ def _train(rank: RankProcess, arguments: list[str], callbacks: Sequence[Callback
     context = _initialize(rank, arguments, callbacks)
     loop = prepare(context, callbacks)
     rank.stop.enter_loop()
-    step_agreement = StepAgreement(
-        rank.stop, context.run.spec.launch.stop_check_steps, context.device
-    )
+    check_steps = context.run.spec.launch.stop_check_steps
+    step_agreement = StepAgreement(rank.stop, check_steps, context.device)
     rank.pulse.beat("first step")
     status = loop.run(step_agreement)
     rank.pulse.beat("exit", loop.state.global_step)

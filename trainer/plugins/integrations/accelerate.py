@@ -26,6 +26,5 @@ class AccelerateLoop(OwnLoop):
 
     def after_batch(self, is_step: bool | None = None, **metrics: Any) -> None:
         """Call it last in the loop's body, on all ranks."""
-        super().after_batch(
-            self.accelerator.sync_gradients if is_step is None else is_step, **metrics
-        )
+        is_step = self.accelerator.sync_gradients if is_step is None else is_step
+        super().after_batch(is_step, **metrics)

@@ -11,11 +11,8 @@ from .keeper import Keeper, barrier
 
 # A control that keeps its wish to save: save_strategy "best" and other callbacks overwrite it. The
 # Trainer finds a control's saved state by the name of its class.
-_SAVES = type(
-    "TrainerControl",
-    (TrainerControl,),
-    {"should_save": property(lambda self: True, lambda self, wish: None)},
-)
+_ALWAYS = property(lambda self: True, lambda self, wish: None)
+_SAVES = type("TrainerControl", (TrainerControl,), {"should_save": _ALWAYS})
 
 
 class TransformersCallback(TrainerCallback):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,10 +46,8 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
     with open_weights(Path(path)) if is_first else nullcontext() as weights:
         shapes = share(None if weights is None else weights.shapes, device)
         own = model_parts(replica.module, replica.strategy)
-        saved = {
-            name.removeprefix(prefix): torch.empty(shape, device="meta")
-            for name, shape in shapes.items()
-        }
+        meta = partial(torch.empty, device="meta")
+        saved = {name.removeprefix(prefix): meta(shape) for name, shape in shapes.items()}
         tensors = _tensors(replica.module)
         known = {tensors.get(name, name) for name in saved}
         left_out = {name for name in own if tensors.get(name, name) in known} - saved.keys()

@@ -30,9 +30,8 @@ class Attention(nn.Module):
         n, length, width = x.shape
         heads = self.c_attn(x).view(n, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
-        y = scaled_dot_product_attention(
-            query, key, value, dropout_p=self.p if self.training else 0.0, is_causal=True
-        )
+        p = self.p if self.training else 0.0
+        y = scaled_dot_product_attention(query, key, value, dropout_p=p, is_causal=True)
         y = y.transpose(1, 2).reshape(n, length, width)
         out: torch.Tensor = self.resid_dropout(self.c_proj(y))
         return out

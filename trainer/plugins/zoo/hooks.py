@@ -15,15 +15,11 @@ def parts(key: str) -> dict[str, Any]:
 
     A model is a function of the data's facts and a batch, which returns what makes the model.
     """
+    datasets = (cifar10, image_folder, python_source, tokens)
     by_key: dict[str, dict[str, Any]] = {
         "model": models.BUILT_IN,
         "objective": objectives.BUILT_IN,
-        "dataset": {
-            "cifar10": cifar10,
-            "image_folder": image_folder,
-            "python_source": python_source,
-            "tokens": tokens,
-        },
+        "dataset": {each.__name__: each for each in datasets},
         "transform": {"image": Image},
         "schedule": {"wsd": wsd},
     }

@@ -106,11 +106,9 @@ def python_source(
     max_bytes: take only as many files, from the first on, as fit.
     """
     folder = Path(sysconfig.get_path("stdlib"))
-    files = sorted(folder.glob("*.py")) + sorted(
-        path
-        for package in ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
-        for path in folder.glob(f"{package}/**/*.py")
-    )
+    packages = ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
+    in_packages = (path for name in packages for path in folder.glob(f"{name}/**/*.py"))
+    files = sorted(folder.glob("*.py")) + sorted(in_packages)
     read = [np.fromfile(file, dtype=np.uint8) for file in files]
     if max_bytes is not None:
         ends = accumulate(map(len, read))
