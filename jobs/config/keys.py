@@ -5,7 +5,6 @@ import difflib
 import json
 import types
 import typing
-import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -116,6 +115,8 @@ def default_text(key: Key) -> str:
 
 def type_name(annotation: Any) -> str:
     """Return a type for a message: `a whole number or auto`, `one of sgd, adamw`."""
+    if annotation == dict[str, Scalar]:
+        return "a mapping of options"
     if annotation == Scalar:
         return "text, a number, or true or false"
     literals = choices(annotation)
@@ -160,8 +161,6 @@ def unknown_key_hint(path: KeyPath) -> str:
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])
     names = {key.path[-1]: key.dotted for key in keys().values()}
-    if odd := next((char for char in name if char > "~"), ""):
-        return f"it has a {unicodedata.name(odd, 'strange letter').lower()} in it: type it again"
     if "." in name:
         return "write it nested, such as {slurm: {nodes: 2}}"
     if name.lower() in names:

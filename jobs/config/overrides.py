@@ -36,11 +36,10 @@ def parse(argument: str, number: int) -> tuple[KeyPath, Document] | Problem:
         hint = "write KEY=VALUE without spaces, such as slurm.nodes=2"
         return Problem((), "is not KEY=VALUE", hint, place=place)
     path: KeyPath = tuple(name.split("."))
-    if not all(path) or len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES:
-        hint = "write it as slurm.nodes=2, within 64 KiB"
+    is_long = len(argument.encode(errors="replace")) > yaml_reader.MAX_BYTES
+    if is_long or not all(path) or _CONTROL.search(argument):
+        hint = "write it as slurm.nodes=2: a line, below 64 KiB, without control characters"
         return Problem((), "cannot be read", hint, place=place)
-    if _CONTROL.search(argument):
-        return Problem(path, "has a line break or control character", "leave it out", place=place)
     # An empty value is null.
     document = yaml_reader.parse(written, lambda _: place) if written.strip() else Document()
     if document.problems:

@@ -4,19 +4,14 @@ import dataclasses
 import os
 from typing import Any
 
-from ..contract.problems import KeyPath, Problem, expand_path
+from ..contract.problems import KeyPath, Problem, dotted, expand_path
 from ..contract.spec import Spec
 from ..slurm import duration
 from .keys import keys, sections
 
 INIT_FROM: KeyPath = ("train", "init_from")
-# sbatch options that hold a time; here, too, a number without a unit is minutes.
-SBATCH_TIMES = ("time-min", "delay-boot")
 # Paths: ~ and variables are expanded where the user submits.
-EXPANDED: tuple[KeyPath, ...] = (
-    *(("runs_root",), ("launch", "python"), ("launch", "script"), INIT_FROM),
-    ("launch", "inputs"),
-)
+EXPANDED = ("runs_root", "launch.python", "launch.script", "launch.inputs", "train.init_from")
 
 
 def without_key(values: Any, path: KeyPath) -> Any:
@@ -30,10 +25,7 @@ def without_key(values: Any, path: KeyPath) -> Any:
 
 
 def without_empty(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values without the sections, lists and mappings that are null.
-
-    A section whose keys are all commented out is null in YAML.
-    """
+    """Return the values without sections, lists and mappings that are all commented out."""
     collections = [key.path for key in keys().values() if isinstance(key.default, (dict, list))]
     for path in [*collections, *((name,) for name in sections() if name)]:
         *above, name = path
@@ -53,7 +45,7 @@ def expand(value: Any, problems: list[Problem], path: KeyPath = ()) -> Any:
         return {name: expand(item, problems, (*path, name)) for name, item in value.items()}
     if isinstance(value, list):
         return [expand(item, problems, (*path, index)) for index, item in enumerate(value)]
-    if not isinstance(value, str) or path[:2] not in EXPANDED:
+    if not isinstance(value, str) or dotted(path[:2]) not in EXPANDED:
         return value
     try:
         full = expand_path(value)

@@ -36,16 +36,14 @@ _HINTS: dict[KeyPath, str] = {
 
 
 def validate(document: Document) -> Spec:
-    """Return the resolved spec of a document.
-
-    Raises: SpecError with the document's own problems and all others.
-    """
+    """Return the resolved spec of a document. Raises: SpecError with all problems."""
     report = _Report(document)
     report.values = resolve.without_empty(report.values)
     wrong_paths: list[Problem] = []
     report.values = resolve.expand(report.values, wrong_paths)
     report.add(wrong_paths)
-    report.add(_values(report.values, document))
+    report.add(_texts(report.values, ()))
+    report.add(_time(report.values, document))
     report.add(_unread(report.values), document.known)
     report.add(_wrong_types(report.values, document))
     report.add(_missing_plugins(report.values))
@@ -57,10 +55,7 @@ def validate(document: Document) -> Spec:
 
 
 class _Report:
-    """The problems so far, each with its place, and the values without the keys that are wrong.
-
-    A wrong key has one problem: no later check sees it.
-    """
+    """The problems so far, one at most for a key, and the values without the wrong keys."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -88,14 +83,12 @@ class _Report:
 
 def _missing_plugins(values: dict[str, Any]) -> Iterator[Problem]:
     """Yield the keys whose plugin this copy of the kit does not have."""
-    for path, key in keys().items():
-        section = values if len(path) == 1 else values.get(str(path[0]), {})
-        value = section.get(str(path[-1]), key.default)
-        is_own = isinstance(value, str) and ":" in value
-        if isinstance(plugin := key.plugin, dict):
+    for path, value in _written_keys(values):
+        plugin, is_own = keys()[path].plugin, isinstance(value, str) and ":" in value
+        if isinstance(plugin, dict):
             of_value = (name for text, name in plugin.items() if re.fullmatch(text, str(value)))
             plugin = next(of_value, "")
-        if plugin and plugin not in PLUGINS and value != key.default and not is_own:
+        if plugin and plugin not in PLUGINS and value != keys()[path].default and not is_own:
             yield Problem(path, missing(plugin), "leave it out, or add the folder of the plugin")
 
 
@@ -110,20 +103,8 @@ def _unread(values: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(path, what, "leave it out; your program gets launch.args and launch.env")
 
 
-def _values(values: dict[str, Any], document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with values of any type: characters, numbers, times, repeated options."""
-    yield from _texts(values, ())
-    slurm = values.get("slurm")
-    if isinstance(slurm, dict):
-        if "time" in slurm:
-            yield from _time(document, ("slurm", "time"), slurm["time"])
-        if isinstance(slurm.get("sbatch_args"), dict):
-            for name, value in slurm["sbatch_args"].items():
-                if name.replace("_", "-") in resolve.SBATCH_TIMES:
-                    yield from _time(document, ("slurm", "sbatch_args", name), value)
-
-
 def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
+    """Yield the texts with characters that get lost, and the numbers that are none."""
     if isinstance(value, dict):
         for name, item in value.items():
             if wrong := _wrong_in(name):
@@ -142,18 +123,17 @@ def _texts(value: Any, path: KeyPath) -> Iterator[Problem]:
 
 
 def _wrong_in(text: str, allows_tab: bool = False) -> str | None:
-    """Return why sbatch or a shell cannot get this text unchanged; None if it can.
-
-    Such are line breaks, control characters and lone surrogates.
-    """
+    """Return why sbatch or a shell cannot get this text unchanged; None if it can."""
     if "\n" in text or "\r" in text:
         return "has a line break in it"
     wrong = _CONTROL.search(text.replace("\t", "") if allows_tab else text)
     return f"has the character U+{ord(wrong[0]):04X} in it" if wrong else None
 
 
-def _time(document: Document, path: KeyPath, value: Any) -> Iterator[Problem]:
+def _time(values: dict[str, Any], document: Document) -> Iterator[Problem]:
     """Refuse a number or M:S without quotes: Slurm takes it for minutes, few users mean minutes."""
+    slurm, path = values.get("slurm"), ("slurm", "time")
+    value = slurm.get("time") if isinstance(slurm, dict) else None
     written = document.nodes[path].written if path in document.nodes else None
     if written is not None and (misread := duration.misreading(written)):
         yield Problem(path, *misread)

@@ -5,9 +5,9 @@ import contextlib
 import functools
 import glob
 import hashlib
+import importlib.metadata
 import os
 import platform
-import re
 import shlex
 import shutil
 import socket
@@ -38,9 +38,12 @@ ID_TIME = "%Y%m%d-%H%M%S"
 MAX_DIFF_MIB = 8  # as JSON up to six times that; a reader takes 64 MiB
 # The plain form, whatever the user's configuration shows people: another program, colours, words.
 DIFF = (
-    *("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff"),
-    *("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
-    "--submodule=short",
+    "diff",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
 )
 
 
@@ -88,8 +91,6 @@ def freeze_all(
     repository = repository or code_snapshot.repository()
     sources = {run: hooks.prepare_code(loaded.spec, repository) for run, loaded in runs.items()}
     first, (spec, *_) = next(iter(sources.items()))
-    if spec.name[:1] in ("", ".") or "/" in spec.name:
-        raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root, mode)
 
@@ -154,9 +155,6 @@ def make_root(root: Path, mode: int) -> None:
 
 def check_writable(root: Path, mode: int) -> None:
     """Raises UserError for a runs root in which no run can be written, before a job is queued."""
-    if "%" in str(root):
-        what = f"runs_root {root} has a percent sign, and Slurm replaces %j in paths"
-        raise UserError(what, "set runs_root in the spec, or KIT_RUNS, to a folder without one")
     try:
         make_root(root, mode)
         with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as probe:
@@ -188,8 +186,6 @@ def _fill(run_dir: RunDir, loaded: LoadedSpec, code: Path, kit: Path) -> None:
     run_dir.rank_log(0).parent.mkdir()
     relink(run_dir.rank_log(0), f"../{first_log.parent.name}/{first_log.name}")
     Timeline(run_dir, "submit").event("freeze")
-    if not (run_dir.code.is_dir() and run_dir.kit.is_dir()):
-        raise UserError("the frozen code was deleted meanwhile\n  hint: try again")
     ownership.check(run_dir)
 
 
@@ -208,7 +204,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
         python=platform.python_version(),
         interpreter=sys.executable,
         host=socket.gethostname(),
-        versions={name: _versions().get(name) for name in PACKAGES},
+        versions={name: _version(name) for name in PACKAGES},
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
         agent_interpreter=agent_interpreter,
@@ -229,15 +225,7 @@ def _printed_by_git(repository: Path, *arguments: str) -> str | None:
     return text if done.returncode == 0 else None
 
 
-@functools.lru_cache(maxsize=1)
-def _versions() -> dict[str, str]:
-    """Return the versions of the installed packages, from the names of their folders.
-
-    importlib.metadata would read the whole METADATA of each. Source: Python Packaging User Guide,
-    "Recording installed projects".
-    """
-    versions: dict[str, str] = {}
-    for file in (each for path in sys.path for each in Path(path).glob("*.dist-info")):
-        package, _, version = file.stem.partition("-")
-        versions.setdefault(re.sub(r"[-_.]+", "-", package).lower(), version)
-    return versions
+def _version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None

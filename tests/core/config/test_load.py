@@ -1,9 +1,7 @@
 """Loading a spec: any content of a file is either accepted, or refused with all its mistakes."""
 
 import random
-from functools import reduce
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -82,7 +80,6 @@ nodes: 3
         ("launch: {args: --lr 0.1}", 'not "--lr 0.1"\n  hint: write a list, such as [--lr, 0.1]'),
         ("train: {LR: 1}", "unknown key\n  hint: did you mean train.lr?"),
         ("train: {size: 8}", "train.micro_batch_size, train.global_batch_size, train.eval_ba"),
-        ("train: {\u0435pochs: 3}", "hint: it has a cyrillic small letter ie in it"),
         ('train: {lr: "1e-3"}', "hint: write 1e-3, without quotes"),
         ("train: {lr: '0,1'}", "hint: write 0.1, without quotes"),
         ('setup: ["a\\nb"]', "line break in it\n  hint: write one list item per line"),
@@ -264,11 +261,3 @@ def test_every_key_of_the_dataclasses_can_be_written_and_overridden(take):
         text = f"{section}{quoted}{'}' if len(key.path) > 1 else ''}"
         needed = [NEEDED[key.dotted]] if key.dotted in NEEDED else []
         assert take(text, *needed) == take("name: run", f"{key.dotted}={quoted}", *needed)
-
-
-def test_a_key_whose_type_allows_it_can_be_null(take):
-    optional = [key for key in keys().values() if type(None) in get_args(key.type)]
-    assert len(optional) > 10
-    for key in optional:
-        spec = take("name: run", f"{key.dotted}=null")
-        assert reduce(getattr, key.path, spec) is None, key.dotted

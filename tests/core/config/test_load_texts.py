@@ -24,7 +24,6 @@ def test_a_time_is_frozen_in_its_canonical_form(take, written, text):
 def test_a_number_is_never_mistaken_for_minutes(refuse, written):
     assert f"slurm.time: {written} means" in refuse(f"slurm: {{time: {written}}}")
     assert f"slurm.time: {written} means" in refuse("name: x", f"slurm.time={written}")
-    assert "min to Slurm" in refuse("slurm: {sbatch_args: {time_min: 30}}")
 
 
 HARMLESS = ["mit Leerzeichen", "ümläut", "日本", "it's", 'a "b"', "`x`", "5$", "a$1", "a;b|c&d"]
@@ -59,8 +58,8 @@ def test_control_characters_are_refused_everywhere(refuse, key, char):
 
 def test_control_characters_are_refused_in_keys_and_overrides(refuse):
     assert "the key has a line break in it" in refuse('launch: {env: {"A\\nB": x}}')
-    assert "line break or control character" in refuse("name: x", "name=a\nb")
-    assert "line break or control character" in refuse("name: x", "name=a\udc80b")
+    for argument in ("name=a\nb", "name=a\udc80b"):
+        assert "without control characters" in refuse("name: x", argument)
     assert "launch.env" in refuse("name: x", 'launch.env.X="a\\nb"')
 
 

@@ -113,15 +113,6 @@ def test_a_run_id_that_is_taken_harms_nobody(root, repository, monkeypatch):
     assert run.spec.is_file()
 
 
-def test_a_runs_root_in_which_slurm_would_replace_something_is_an_error(
-    repository, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "50%j"))
-    with pytest.raises(UserError, match="(?s)percent sign.*hint: set runs_root"):
-        frozen(repository)
-    assert not (tmp_path / "50%j").exists()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 @pytest.mark.parametrize(
     ("options", "words"),
