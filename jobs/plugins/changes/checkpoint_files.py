@@ -54,10 +54,7 @@ def find(checkpoints: Path, text: str) -> str:
 
 
 def verify(directory: Path) -> Manifest:
-    """Compare all files of a checkpoint with its manifest; return that.
-
-    Raises: UserError for a damaged checkpoint, OSError.
-    """
+    """Compare a checkpoint with its manifest; return that. Raises: UserError, OSError."""
     try:
         return reader.check(directory)
     except reader.DamageError as error:

@@ -1,8 +1,9 @@
 """How the frozen code of a run differs from the checkout, and the change from one to the other."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ... import hooks
 from ...base.console import print_line
@@ -16,8 +17,7 @@ from ...runs.freeze import provenance
 from . import spec_changes
 
 
-@dataclass(frozen=True)
-class NewCode:
+class NewCode(NamedTuple):
     """Fresh copies of the checkout and of this kit."""
 
     repository: Path
@@ -26,27 +26,17 @@ class NewCode:
 
 
 def repository_of(run_dir: RunDir) -> Path:
-    """Return the repository from which `resume --code` takes the code of a run.
-
-    The working directory's repository if the run lies in it; else the one that was submitted.
-
-    Raises: UserError if that is gone.
-    """
-    known = records.read(Provenance, run_dir.provenance)
-    if known is not None and known.repository is not None and Path(known.repository).is_dir():
-        return Path(known.repository)
-    here = code_snapshot.repository()
-    if known is None or run_dir.path.is_relative_to(here):
-        return here
-    what = f"--code: {known.repository}, the repository that was submitted, is gone"
-    raise UserError(what, "restore it; or, if it was moved with its runs, repeat the command in it")
+    """Return the repository that was submitted. Raises: UserError if it is gone."""
+    known = records.read(Provenance, run_dir.provenance)  # None: a scratch purge removed it
+    home = Path((known and known.repository) or code_snapshot.repository())
+    if not home.is_dir():
+        what = f"--code: {home}, the repository that was submitted, is gone"
+        raise UserError(what, f"if it was moved: ln -s NEW_FOLDER {home}")
+    return home
 
 
 def prepare(run_dir: RunDir, spec: Spec, repository: Path) -> NewCode:
-    """Copy the checkout, as a submit does; nothing of the run changes.
-
-    Raises: UserError, OSError.
-    """
+    """Copy the checkout, and change nothing of the run. Raises: UserError, OSError."""
     runs_root, mode = run_dir.path.parent.parent, int(spec.dir_mode, 8)
     _, repository, left_out = hooks.prepare_code(spec, repository)
     code = code_snapshot.take(repository, runs_root, mode, left_out)

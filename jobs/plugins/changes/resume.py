@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from ...base.console import print_line
-from ...base.errors import UserError
 from ...commands import arguments, resume
 from ...contract import records
 from ...contract.records.frozen import Revision
@@ -59,9 +58,6 @@ def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Name
     now = was if loaded is None else loaded.spec
     checkpoint = None
     if wanted.checkpoint is not None:
-        if not was.launch.is_trainer:
-            what = "the ranks are your own script, which chooses its file itself"
-            raise UserError(f"--checkpoint {wanted.checkpoint}: {what}")
         checkpoint = checkpoint_files.find(run_dir.checkpoints, wanted.checkpoint)
     saved = checkpoint or fact_reader.newest_checkpoint(run_dir, is_users=not was.launch.is_trainer)
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))

@@ -2,10 +2,8 @@
 
 import contextlib
 import hashlib
-import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from ...base import files, installation
@@ -16,7 +14,7 @@ from ...contract import records
 from ...contract.batch_sizes import global_batch_size
 from ...contract.checkpoint import reader
 from ...contract.checkpoint.names import checkpoint_names, checkpoint_step
-from ...contract.problems import dotted
+from ...contract.problems import dotted, format_value
 from ...contract.records.frozen import Overrides, Revision, SpecChange
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
@@ -94,8 +92,8 @@ def _refuse_other_batch(run_dir: RunDir, was: Spec, now: Spec) -> None:
 
 def format_changes(changed: Differences) -> list[str]:
     """Return a line for each key: `train.lr: 0.1 -> 0.05`."""
-    text = partial(json.dumps, ensure_ascii=False)
-    return [f"{dotted(path)}: {text(old)} -> {text(new)}" for path, (old, new) in changed.items()]
+    pairs = ((dotted(path), *map(format_value, pair)) for path, pair in changed.items())
+    return [f"{key}: {old} -> {new}" for key, old, new in pairs]
 
 
 def _record(run_dir: RunDir, changed: Differences, text: str) -> None:

@@ -15,10 +15,7 @@ from .records import NodesFound, found_in
 def after_fault_of_node(
     ending: Ending, decision: Decision, history: History, budget: Budget
 ) -> Decision:
-    """Return the decision after an attempt, which is another one where a node is at fault.
-
-    decision: of the core, within its budgets.
-    """
+    """Return the decision of the core, or another one where a node is at fault."""
     found = ending.evidence
     mine = found_in(found)
     decided = _decide(ending, mine, decision)
@@ -47,10 +44,7 @@ def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
 
 
 def _after_node_trouble(ending: Ending, mine: NodesFound) -> Decision:
-    """Return the decision if a node is left out or does not answer: start on others.
-
-    In this allocation, where it has enough others.
-    """
+    """Return the decision to start on other nodes: in this allocation, if it has enough."""
     found = ending.evidence
     reason = first_line(found.error or "")
     if not reason and found.unreachable_nodes:

@@ -53,10 +53,9 @@ def _followed(now: Past, attempts: Sequence[Past]) -> Iterator[tuple[Reason, Rea
 
 def followed(now: Past, attempts: Sequence[Past]) -> str | None:
     """Return the sentence about a failure that followed the run onto another node, else None."""
-    for reason, earlier in _followed(now, attempts):
-        nodes = f"{earlier.node} and {reason.node}"
-        return f"the same failure on {nodes}: the run is at fault, no node: {reason.text}"
-    return None
+    what = "the same failure on {} and {}: the run is at fault, no node: {}"
+    found = _followed(now, attempts)
+    return next((what.format(old.node, new.node, new.text) for new, old in found), None)
 
 
 def left_out(attempts: Sequence[Past], since: float) -> dict[str, LeftOut]:

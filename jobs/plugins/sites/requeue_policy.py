@@ -31,7 +31,8 @@ def slurm_requeues_itself(
 ) -> bool:
     """Return whether the kit leaves the requeue to Slurm, which requeues the job once it ends."""
     is_in_grace = job.is_preempted and job.state == "RUNNING" and job.can_requeue
-    if not is_in_grace or is_expedited(job) or evidence.outcome == "completed":
+    is_expedited = "ExpeditedRequeue=Yes" in job.text  # since 25.11; by the user or the site
+    if not is_in_grace or is_expedited or evidence.outcome == "completed":
         return False
     values = settings()
     version = re.match(r"(\d+)\.(\d+)", values.get("SLURM_VERSION", ""))
@@ -47,13 +48,6 @@ def slurm_requeues_itself(
     here = query(granted, values)
     # Where a QOS has no mode of its own, it is not certain whether the cluster's counts.
     return any(each.preempt_mode == "REQUEUE" and not each.is_clusters for each in here)
-
-
-def is_expedited(job: Job) -> bool:
-    """Return whether the user, or a plugin of the site, asked for --requeue=expedite."""
-    # Since 25.11, at the end of a line of flags. Source: scontrol/info_job.c
-    flags = r"(?:(?:Gres|Kill|Spread)\w+=\w+ )*"
-    return bool(field_of(job.text, rf"{flags}(ExpeditedRequeue=Yes)"))
 
 
 def is_batch(job: Job) -> bool:

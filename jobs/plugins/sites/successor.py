@@ -34,10 +34,7 @@ def waiting(facts: AttemptFacts, job_id: str) -> str | None:
 
 
 def ensure(run_dir: RunDir, facts: AttemptFacts, job_id: str) -> tuple[str | None, str]:
-    """Queue the job's successor, if it needs one; only at the job's first attempt.
-
-    facts: of the attempt before.
-    """
+    """Queue the job's successor at its first attempt. facts: of the attempt before."""
     if facts.plan is not None and facts.plan.job_id == job_id:
         return None, ""
     job = show_job(job_id, ask.PATIENCE_S) if facts.spec.slurm.restart != "requeue" else None

@@ -91,6 +91,5 @@ def test_the_repository_that_was_submitted_is_frozen_again_from_any_folder(
     checkout.rename(tmp_path / "moved")
     with pytest.raises(UserError, match="the repository that was submitted, is gone"):
         code_changes.repository_of(run)
-    (tmp_path / ".git").mkdir()  # it was moved with its runs
-    monkeypatch.chdir(tmp_path)
-    assert code_changes.repository_of(run) == tmp_path
+    checkout.symlink_to("moved")
+    assert code_changes.repository_of(run) == checkout

@@ -13,7 +13,6 @@ from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.records.frozen import Provenance, SpecChange
-from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.runs import code_snapshot, evidence, fact_reader, freeze, lookup
 from tests.core import run_files
 from tests.core.fake_slurm import SBATCH
@@ -93,12 +92,6 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
     assert states == [before]
 
 
-def test_the_checkpoints_of_a_users_script_are_its_own_matter(run, capsys):
-    run.spec.write_text(Spec(name="tiny", launch=Launch(script="x.py")).to_json())
-    assert main(["resume", "tiny", "--checkpoint", "10"]) == 2
-    assert "your own script, which chooses its file itself" in capsys.readouterr().err
-
-
 def test_a_complete_run_gets_more_epochs_after_a_yes(completed, slurm, capsys):
     before = state(completed)
     assert main(["resume", "tiny", "train.epochs=3", "train.schedule=cosine"]) == 2
@@ -121,14 +114,6 @@ def test_a_complete_run_whose_batch_script_was_killed_gets_more_epochs(completed
     facts = fact_reader.read_newest(completed)
     assert not completed.result.exists() and not evidence.is_training_complete(facts)
     assert facts.last is not None and (facts.last.attempt, facts.last.decision) == (2, "hold")
-
-
-def test_new_code_alone_does_not_continue_a_complete_run(completed, here, capsys):
-    mend(here)
-    before = state(completed)
-    assert main(["resume", "tiny", "--code", "--yes"]) == 2
-    assert "raise train.epochs" in capsys.readouterr().err
-    assert state(completed) == before
 
 
 @pytest.mark.parametrize(

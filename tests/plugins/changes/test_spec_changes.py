@@ -7,7 +7,6 @@ import pytest
 
 from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.base.files import read_jsonl
-from slurm_job_kit.jobs.config.keys import keys
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.checkpoint.manifest import Manifest
@@ -87,18 +86,6 @@ def test_what_moves_no_bit_of_the_result_changes_without_a_question(run):
     changed = {".".join(map(str, path)) for path in frozen_spec.differences(before, frozen(run))}
     assert changed == {word.partition("=")[0] for word in FREE}
     assert not run.changes.exists()
-
-
-def test_every_other_key_needs_a_confirmation_or_is_fixed():
-    free = {key.dotted for key in keys().values() if frozen_spec.is_free(key.path)}
-    assert {name.partition(".")[0] for name in free} == {
-        *("slurm", "launch", "checkpoint", "log", "profile", "notify")
-    }
-    assert {name for name in free if name.startswith("launch.")} == {
-        *("launch.num_workers", "launch.hang_timeout_s", "launch.interface"),
-        *("launch.stop_check_steps", "launch.allow_public_rendezvous", "launch.max_crashes"),
-    }
-    assert not free & {"slurm.nodes", "slurm.gpus_per_node"}
 
 
 def test_the_rest_is_shown_and_not_done_without_a_confirmation(run):
@@ -185,11 +172,6 @@ def test_what_the_run_directory_has_never_changes(run, word):
     ):
         change(run, [word], is_confirmed=True)
     assert run.spec.read_text() == before
-
-
-def test_a_mistake_in_an_override_is_told_as_at_submit(run):
-    with pytest.raises(UserError, match=r"override slurm\.nods=2: slurm\.nods: unknown key"):
-        change(run, ["slurm.nods=2"], is_confirmed=True)
 
 
 def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):

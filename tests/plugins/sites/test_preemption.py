@@ -16,18 +16,11 @@ PreemptType             = preempt/partition_prio
 PARTITIONS = """\
 PartitionName=batch
    AllocNodes=ALL Default=YES QoS=N/A
-   DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=30 Hidden=NO
-   MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
    OverTimeLimit=NONE PreemptMode=REQUEUE
-   State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
 
 PartitionName=short
    AllocNodes=login1 Default=NO QoS=N/A
-   DefaultTime=00:05:00 DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO
-   MaxNodes=1 MaxTime=00:10:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
    OverTimeLimit=NONE PreemptMode=GANG,CANCEL
-   State=DOWN TotalCPUs=8 TotalNodes=2 SelectTypeParameters=NONE
-
 """
 BATCH = Site("partition batch", "REQUEUE")
 SHORT = Site("partition short", "CANCEL")

@@ -79,13 +79,6 @@ def test_without_an_answer_we_requeue(left, tmp_path, monkeypatch):
     assert not left()
 
 
-@pytest.mark.parametrize("flags", ["", "GresEnforceBind=Yes KillOnInvalidDependent=No "])
-def test_an_expedited_job_is_one_by_its_flag(flags):
-    shown, named = f"   {flags}ExpeditedRequeue=Yes\n", f"   {flags}Name=ExpeditedRequeue=Yes\n"
-    assert requeue_policy.is_expedited(Job("RUNNING", text=shown))
-    assert not requeue_policy.is_expedited(Job("RUNNING", text=named))
-
-
 @pytest.mark.parametrize(
     ("seen", "job"),
     [
