@@ -1,10 +1,11 @@
 """Parses strict YAML 1.2: one document of plain values, with the place of each key.
 
 PyYAML only makes nodes of the text here. Its loaders follow YAML 1.1, where `no` is false and
-`4:00:00` is a number, and they take the last of two equal keys; its events have the anchors and
-tags that are refused here. Source: YAML 1.2.2, 10.3 Core Schema.
+`4:00:00` is a number, and they take the last of two equal keys; its events have the tags that are
+refused here. Merge keys (<<) are those of YAML 1.1. Source: YAML 1.2.2, 10.3 Core Schema.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,6 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 # PyYAML takes some of these for line breaks, YAML 1.2 does not; tabs and line ends are allowed.
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
-_HIDDEN = "aliases, anchors, tags, % directives and second documents are not allowed"
 _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 # Spaces, dashes, quotes and wide signs of word processors and web pages, and what nobody sees.
 _LOOKALIKE = re.compile("[\u00a0\u00ad\u2000-\u2015\u2018-\u206f\u2212\u3000\uff01-\uff5e]")
@@ -68,10 +68,7 @@ class Document:
 
 
 def scalar(written: str) -> Any:
-    """Return the value of an unquoted scalar in the core schema.
-
-    Raises ValueError for an integer of more than 64 bits.
-    """
+    """Return the value of an unquoted scalar. Raises: ValueError for over 64 bits."""
     if written in _CONSTANTS:
         return _CONSTANTS[written]
     if _INT.fullmatch(written):
@@ -93,18 +90,39 @@ def parse(text: str, place_of: Callable[[int], Place]) -> Document:
         reader.report(line, (), f"the character U+{ord(wrong[0]):04X} is not allowed", _UNESCAPED)
         return document
     try:
-        if reader.can_compose(yaml.parse(text, LOADER)):
-            root = yaml.compose(text, LOADER)
-            document.values = None if root is None else reader.value(root, ())
+        document.values = reader.value(_compose(text, yaml.parse(text, LOADER)), ())
     except (yaml.YAMLError, ValueError) as error:  # SafeLoader: ValueError of "\\U00110000"
         line, what, hint = _mistake(text, error)
         reader.report(line, (), what, hint)
     return document
 
 
+def _compose(text: str, events: Iterable[Any]) -> yaml.Node:
+    """Return the node of a text in which values are what a reader sees. Raises: YAMLError."""
+    anchors: list[str | None] = []  # of the lists and mappings around an event
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            anchors.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchors.pop()
+        wrong = {
+            "tags are not allowed": getattr(event, "tag", None),
+            f"nested over {MAX_DEPTH} levels": len(anchors) > MAX_DEPTH,
+            "an alias in its own value": isinstance(event, yaml.AliasEvent)
+            and event.anchor in anchors,
+        }
+        for what in filter(wrong.get, wrong):
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)
+    if (root := yaml.compose(text, LOADER)) is None:
+        raise yaml.MarkedYAMLError(problem="it is empty")
+    return root
+
+
 def text_of(values: dict[str, Any]) -> str:
-    """Return values as YAML; what has another meaning in YAML 1.1 stands in quotes."""
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    """Return values as YAML; as JSON, which is YAML 1.2, where PyYAML would not quote 1e5."""
+    text = str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=2**31))
+    is_same = parse(text, lambda _: Place()).values == values
+    return text if is_same else f"{json.dumps(values, indent=2, ensure_ascii=False)}\n"
 
 
 def as_pair(text: str) -> str:
@@ -164,36 +182,13 @@ class _Reader:
         problem = Problem(path, what, hint, place=self._place_of(line))
         self._document.problems.append(problem)
 
-    def can_compose(self, events: Iterable[Any]) -> bool:
-        """Report what hides meaning: the values in a file are what a reader sees.
-
-        Returns False for a text whose nodes would be deep, none, or in themselves.
-        """
-        documents = depth = aliases = 0
-        hint = "write the value out; quote text that starts with *, & or !"
-        for event in events:
-            line = event.start_mark.line + 1
-            is_start = isinstance(event, yaml.DocumentStartEvent)
-            documents += is_start
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            aliases += isinstance(event, yaml.AliasEvent)
-            is_reference = getattr(event, "anchor", None) or getattr(event, "tag", None)
-            is_directive = is_start and (documents > 1 or event.version or event.tags)
-            if is_reference or is_directive:
-                self.report(line, (), _HIDDEN, hint)
-            if documents > 1:
-                return False
-            if depth > MAX_DEPTH:
-                self.report(line, (), f"nested over {MAX_DEPTH} levels", "")
-                return False
-        if not documents:
-            self.report(1, (), "the file is empty", "start from one of the files in configs/")
-        return documents == 1 and not aliases
-
     def value(self, node: yaml.Node, path: KeyPath, line: int | None = None) -> Any:
-        """Return the value of a node and keep the nodes of its keys. line: of its own key."""
-        line = line or node.start_mark.line + 1
+        """Return the value of a node and keep the nodes of its keys. line: of its own key.
+
+        The value of an alias has the line of its anchor, where it stands.
+        """
+        first = node.start_mark.line + 1
+        line = min(line or first, first)
         written = node.value if isinstance(node, yaml.ScalarNode) and not node.style else None
         value = node.value
         if isinstance(node, yaml.MappingNode):
@@ -204,7 +199,7 @@ class _Reader:
             if node.end_mark.line > node.start_mark.line and " - " in written:
                 what, hint = "goes over several lines", "begin each item of a list in one column"
                 self.report(line, path, f"{format_value(written)} {what}", hint)
-            value = self._scalar(written, path, node.start_mark.line + 1)
+            value = self._scalar(written, path, first)
         self._document.nodes[path] = YamlNode(self._place_of(line), written)
         return value
 
@@ -218,6 +213,10 @@ class _Reader:
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        own = dict.fromkeys(x for x in node.value if x[0].tag != "tag:yaml.org,2002:merge")
+        yaml.constructor.SafeConstructor().flatten_mapping(node)  # puts what << merges before own
+        last = {str(pair[0].value): pair for pair in node.value}  # which counts
+        node.value = [*own, *(pair for pair in last.values() if pair not in own)]
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -227,9 +226,7 @@ class _Reader:
                 continue
             key = key_node.value
             at, is_plain = (*path, key), not key_node.style
-            if is_plain and key == "<<":
-                self.report(line, at, "merging with << is not allowed", "repeat the keys")
-            elif is_plain and (not value_node.value or "{" in key) and (pair := as_pair(key)):
+            if is_plain and (not value_node.value or "{" in key) and (pair := as_pair(key)):
                 self.report(line, at, _BEHIND_KEY, f"write {pair}")
             elif is_plain and not isinstance(self._scalar(key, at, line), str):
                 hint = f'quote it: "{key}"' if value_node.value else "a decimal number has a point"

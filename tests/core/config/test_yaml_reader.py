@@ -76,16 +76,15 @@ def test_duplicate_keys_are_refused_with_both_lines():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: &x 1\nb: 2\n", "f:1: aliases, anchors, tags"),
-        ("a: &x 1\nb: *x\n", "f:2: aliases, anchors, tags"),
-        ("a: !!str 1\n", "f:1: aliases, anchors, tags"),
-        ("a: 1\n<<: {b: 2}\n", 'f:2: "<<": merging with << is not allowed'),
-        ("a: 1\n---\nb: 2\n", "f:2: aliases, anchors, tags, % directives and second documents"),
+        ("a: 1\nb: *x\n", "f:2: this is not YAML: found undefined alias"),
+        ("a: 1\nb: &x [*x]", "f:2: this is not YAML: an alias in its own value"),
+        ("a: 1\n<<: [{b: 2}, c]\n", "f:2: this is not YAML: expected a mapping for merging"),
+        ("a: !!str 1\n", "f:1: this is not YAML: tags are not"),
+        ("a: 1\n---\nb: 2\n", "f:2: this is not YAML: but found another document"),
         ("1: x\n", "the key 1 is not text"),
         ("a: {lr: 1,5}\n", "hint: a decimal number has a point"),
         ("a:\n  true: x\n", "f:2: a.true: the key true is not text"),
         ("? [a]\n: b\n", "f:1: a key must be text"),
-        ("%YAML 1.1\n---\na: 1\n", "f:1: aliases, anchors, tags, % directives"),
         ("a: [1\nb: 2\n", "f:1: the [ of line 1 is not closed\n  hint: write ] at its end, and"),
         ('a: 1\nb: "x\nc: 2\n', 'f:2: the " of line 2 is not closed\n  hint: write " at its end'),
         ("a: 1\nlr=0.1\n", "f:2: a key ends with a colon and a space\n  hint: write lr: 0.1"),
@@ -93,7 +92,7 @@ def test_duplicate_keys_are_refused_with_both_lines():
         ("a: 1\nlr\uff1a0.1\n", "f:2: line 2 has U+FF1A (fullwidth colon) in it"),
         ("a: 1e\u00ad3\n", "has U+00AD (soft hyphen) in it"),
         ("a: `x`\n", "f:1: this is not YAML"),
-        ("# only a comment\n", "the file is empty"),
+        ("# only a comment\n", "f:1: this is not YAML: it is empty"),
         ("a: x\x00y\n", "f:1: the character U+0000 is not allowed"),
         ("a: 1\nb: \x1b[31m\n", "f:2: the character U+001B is not allowed"),
         ("a: x\u2028y\n", "the character U+2028 is not allowed"),
@@ -111,6 +110,14 @@ def test_duplicate_keys_are_refused_with_both_lines():
 )
 def test_what_hides_meaning_is_refused_with_its_line(text, message):
     assert message in problems(text)
+
+
+def test_an_alias_has_the_line_of_its_value_and_merged_keys_come_after_ones_own():
+    document = parse("a: &x\n  b: 1\n  c: 2\nd: &y {<<: *x, c: 3}\ne:\n  <<: [*y, *x]\n  f: *x\n")
+    merged = {"c": 3, "b": 1, "f": {"b": 1, "c": 2}}
+    assert document.values["e"] == merged and not document.problems
+    places = {("e", "b"): "f:2", ("e", "c"): "f:4", ("e", "f"): "f:1", ("e", "f", "c"): "f:3"}
+    assert {at: document.nodes[at].place.where for at in places} == places
 
 
 @pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 10_000, "- " * 20_000, "? " * 20_000])
