@@ -371,8 +371,8 @@ class Spec:
     name: str = key("run", "Name of the run: its directory and its name in squeue.")
     runs_root: str | None = key(
         None,
-        "Folder of the run directories. If unset, the variable KIT_RUNS names it, otherwise it is "
-        "./runs (for the command kit: runs at the top of the repository).",
+        "Folder of the run directories; unset: the variable KIT_RUNS names it, or it is ./runs "
+        "(for the command kit: runs at the top of the repository).",
     )
     dir_mode: str = key(
         "0700",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...config.keys import Key, default_text, keys, sections, type_name
 from ...config.load import SWEEP
-from ...contract.spec import SECTIONS, Scalar, Spec
+from ...contract.spec import SECTIONS, Spec
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -23,6 +23,8 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 def schema() -> str:
     tree = _section("")
     tree["properties"][SWEEP] = {"type": "object", "description": "Runs to try: docs/sweeps.md."}
+    tree["properties"]["extends"] = {"type": ["string", "array"], "description": "Specs below it."}
+    tree["patternProperties"] = {"^x-": True}
     tree["definitions"] = {cls.__name__: _section(name) for name, cls in sorted(SECTIONS.items())}
     return json.dumps({"$schema": _DIALECT, **tree}, indent=2, ensure_ascii=False) + "\n"
 
@@ -77,8 +79,7 @@ def reference() -> str:
 
 
 def _row(key: Key) -> str:
-    is_of_options = key.type == dict[str, Scalar]
-    kind = "mapping of options" if is_of_options else type_name(key.type).removeprefix("a ")
+    kind = type_name(key.type).removeprefix("a ")
     default = f"`{text}`" if (text := default_text(key)) else ""
     return f"| `{key.dotted}` | {kind} | {default} | {key.description} |"
 

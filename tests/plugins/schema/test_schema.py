@@ -1,7 +1,6 @@
 """The editor's schema and the generated tables of the docs match the code."""
 
 import json
-import re
 from functools import lru_cache
 
 import pytest
@@ -47,13 +46,6 @@ def test_the_schema_knows_each_default_and_refuses_unknown_keys():
             assert property_of(key)["default"] == key.default
     for node in (tree(), *tree()["definitions"].values()):
         assert node["additionalProperties"] is False
-
-
-def test_the_schema_takes_a_mode_without_quotes():
-    mode = property_of(keys()[("dir_mode",)])
-    assert mode["type"] == ["string", "integer"]
-    assert all(re.search(mode["pattern"], text) for text in ("0750", "0o750", "750"))
-    assert not re.search(mode["pattern"], "0800")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
