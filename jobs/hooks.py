@@ -1,4 +1,4 @@
-"""All that a plugin may add to the core of jobs/: twelve hooks.
+"""All that a plugin may add to the core of jobs/: thirteen hooks.
 
 `jobs.plugins.PLUGINS` says which plugin has which hook; jobs/plugins/NAME/hooks.py has the
 function, with the same name and types. A plugin is imported when one of its hooks is called first.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .attempt.decision import Decision, Ending
     from .base.environment import Program
     from .config.loaded import LoadedSpec
+    from .config.yaml_reader import Document
     from .contract.problems import Problem
     from .contract.records.ended import AttemptRecord, Evidence
     from .contract.records.nodes import Chosen
@@ -66,6 +67,16 @@ def spec_text(words: Sequence[str], command: str) -> str:
     for hook in _plugins_with("spec_text"):
         return str(hook(words, command))
     raise UserError(f"a command behind -- {missing('scripts')}")
+
+
+def layers(path: Path, document: Document) -> Document:
+    """Return the document of a spec over those of other files; itself where it has none.
+
+    Raises: SpecError.
+    """
+    for hook in _plugins_with("layers"):
+        document = hook(path, document)
+    return document
 
 
 def problems(spec: Spec) -> Iterator[Problem]:

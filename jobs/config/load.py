@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import hooks
 from ..base import installation
 from ..contract.problems import Place, Problem, SpecError
-from ..plugins import PLUGINS
-from . import overrides, validate, yaml_reader
+from ..plugins import PLUGINS, missing
+from . import overrides, resolve, validate, yaml_reader
 from .loaded import LoadedSpec
 from .yaml_reader import Document
 
@@ -26,50 +27,59 @@ def load(
     path: Path,
     arguments: Sequence[str] = (),
     typed: str = "",
-    is_point: bool = False,
+    is_frozen: bool = False,
     known: Sequence[Problem] = (),
 ) -> LoadedSpec:
     """Return the spec in a YAML file with `KEY=VALUE` overrides; the last of two equal keys wins.
 
-    typed: the text in place of the file, of a command; the spec's own text then has the overrides,
-    too. is_point: the file may have a section `sweep`; the arguments have the values of one point.
+    typed: the text in place of the file, of a command. is_frozen: the file is that of a run, or of
+    a point: it may have a section `sweep`, and no other files lie below it.
     known: problems that do not count. Raises: SpecError; its text lists every mistake.
     """
-    text, document = read(path, arguments, typed)
+    text, document = read(path, arguments, typed, is_frozen)
     document.known = known
     if SWEEP in document.values:
-        if not is_point:
-            hint = "this copy of the kit does not have the plugin sweeps: remove the section"
-            if "sweeps" in PLUGINS:
-                hint = f"{installation.of_spec('sweep', str(path))} runs them"
+        if not is_frozen:
+            hint = f"{installation.of_spec('sweep', str(path))} runs them"
+            hint = hint if "sweeps" in PLUGINS else f"it {missing('sweeps')}"
             what = "this file describes several runs, and this command takes one"
             document.problems.append(Problem((SWEEP,), what, hint, place=document.place((SWEEP,))))
         del document.values[SWEEP]
-    whole = yaml_reader.text_of(document.values) if typed else text
-    return resolve_document(whole, document, arguments)
+    return resolve_document(text, document, arguments)
 
 
-def read(path: Path, arguments: Sequence[str] = (), typed: str = "") -> tuple[str, Document]:
-    """Return the text of a YAML file, or `typed`; and, unchecked, its values with the overrides.
+def read(
+    path: Path, arguments: Sequence[str] = (), typed: str = "", is_frozen: bool = False
+) -> tuple[str, Document]:
+    """Return the text of a spec; and, unchecked, its values with the overrides.
 
+    The text is that of the file; of `typed`, or over other files, it has all the values.
     Raises: SpecError for a file that has no keys.
     """
-    text, at = typed or _read(path), "" if typed else ":{}"
+    text = typed or read_text(path)
+    own = parse(text, path, has_lines=not typed)
+    document = own if is_frozen else hooks.layers(path, own)
+    overrides.apply(document, arguments)
+    if typed or document is not own:
+        text = yaml_reader.text_of(resolve.expand(document.values, []))
+    return text, document
+
+
+def parse(text: str, path: Path, has_lines: bool = True) -> Document:
+    """Return the keys and values of a text; x- names only hold anchors. Raises: SpecError."""
+    at = ":{}" if has_lines else ""
     document = yaml_reader.parse(text, lambda line: Place(f"{path}{at.format(line)}", (0, line)))
     if not isinstance(document.values, dict):
         hint = "write keys and values, such as name: first-run"
         nothing = Problem((), "this is not a mapping of keys", hint, place=document.place(()))
         raise SpecError(document.problems or [nothing])
-    document.values = overrides.typed(document.values, (), document.nodes)
-    overrides.apply(document, arguments)
-    return text, document
+    values = {name: value for name, value in document.values.items() if name[:2] != "x-"}
+    document.values = overrides.typed(values, (), document.nodes)
+    return document
 
 
 def resolve_document(text: str, document: Document, arguments: Sequence[str]) -> LoadedSpec:
-    """Return the spec of a document. `text`, `arguments`: the input that it was made from.
-
-    Raises: SpecError; its text lists every mistake.
-    """
+    """Return the spec of a document; text, arguments: its input. Raises: SpecError."""
     spec = validate.validate(document)
     frozen = list(arguments)
     if spec.train.init_from is not None:
@@ -78,11 +88,8 @@ def resolve_document(text: str, document: Document, arguments: Sequence[str]) ->
     return LoadedSpec(spec, text, tuple(frozen), document)
 
 
-def _read(path: Path) -> str:
-    """Return the text of the file.
-
-    Raises: SpecError if it is unreadable, over 64 KiB or not UTF-8.
-    """
+def read_text(path: Path) -> str:
+    """Return the text. Raises: SpecError if it is unreadable, over 64 KiB or not UTF-8."""
     try:
         with open(path, "rb") as file:
             data = file.read(yaml_reader.MAX_BYTES + 1)

@@ -26,7 +26,7 @@ class Plugin(NamedTuple):
 # In the order in which their hooks are called.
 PLUGINS: dict[str, Plugin] = {
     "sites": Plugin(
-        hooks=("before_queue", "evidence", "decide", "choose_nodes", "successor", "end")
+        hooks=("layers", "before_queue", "evidence", "decide", "choose_nodes", "successor", "end")
     ),
     "scripts": Plugin(
         hooks=(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from .. import hooks
 from ..base import files
 from ..base.errors import UserError
 from ..contract import records
-from ..contract.problems import KeyPath, Problem, SpecError
+from ..contract.problems import KeyPath, Problem, SpecError, dotted
 from ..contract.records.frozen import Overrides, Provenance
 from ..contract.rundir import RunDir
 from ..contract.spec import Spec
@@ -22,21 +21,12 @@ if TYPE_CHECKING:
     from ..config.loaded import LoadedSpec
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
-FREE_SECTIONS = ("slurm", "checkpoint", "log", "profile", "notify")
-FREE_LAUNCH = (
-    "num_workers",
-    "hang_timeout_s",
-    "stop_check_steps",
-    "allow_public_rendezvous",
-    "interface",
-    "max_crashes",
+FREE = (
+    *("slurm.", "checkpoint.", "log.", "profile.", "notify."),
+    *("launch.num_workers", "launch.hang_timeout_s", "launch.stop_check_steps"),
+    *("launch.allow_public_rendezvous", "launch.interface", "launch.max_crashes"),
 )
-# The number of ranks follows from these keys.
-SHAPE: tuple[KeyPath, ...] = (
-    ("slurm", "nodes"),
-    ("slurm", "gpus_per_node"),
-    ("launch", "nproc_per_node"),
-)
+SHAPE = ("slurm.nodes", "slurm.gpus_per_node")  # the number of ranks follows from them
 
 Differences = dict[KeyPath, tuple[Any, Any]]
 
@@ -52,14 +42,12 @@ def reload(run_dir: RunDir, overrides: Sequence[str]) -> LoadedSpec:
     if frozen is None:  # then this resume would undo those of submit and of earlier resumes
         what = f"{run_dir.overrides} is missing, and the spec cannot be changed without it"
         raise UserError(what, "resume without SET, or submit a new run with train.init_from")
-    with contextlib.suppress(FileNotFoundError), files.open_binary(run_dir.spec_yaml):
-        pass  # it is a file, and no FIFO: the user's own may be one
     before: Sequence[Problem] = ()
     try:
-        load(run_dir.spec_yaml, frozen.arguments, is_point=True)
+        load(run_dir.spec_yaml, frozen.arguments, is_frozen=True)
     except SpecError as error:
         before = error.problems
-    loaded = load(run_dir.spec_yaml, [*frozen.arguments, *overrides], is_point=True, known=before)
+    loaded = load(run_dir.spec_yaml, [*frozen.arguments, *overrides], is_frozen=True, known=before)
     known = records.read(Provenance, run_dir.provenance)
     spec, launch = loaded.spec, Spec.read(run_dir.spec).launch
     typed = {each.partition("=")[0] for each in overrides}
@@ -91,9 +79,7 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 def is_free(path: KeyPath) -> bool:
     """Return whether a key cannot change any bit of the result."""
-    if path in SHAPE:
-        return False
-    return path[0] in FREE_SECTIONS or (path[0] == "launch" and path[1] in FREE_LAUNCH)
+    return dotted(path).startswith(FREE) and dotted(path) not in SHAPE
 
 
 def setup_script_of(run_dir: RunDir, lines: Sequence[str]) -> str:

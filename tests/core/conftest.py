@@ -157,6 +157,7 @@ def here(tmp_path, monkeypatch):
     """An empty working directory with a spec, a runs root, and no Slurm."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "KIT_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("KIT_SITE", "")
     monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.delenv("MODULEPATH", raising=False)

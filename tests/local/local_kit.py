@@ -31,7 +31,7 @@ class Kit:
         self.repository = repository
         self.command = [sys.executable, "-m", "jobs"]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
-        self.env = inherited | {"KIT_RUNS": str(root)}
+        self.env = inherited | {"KIT_RUNS": str(root), "KIT_SITE": ""}
 
     def start(self, *words, **options):
         """A command that runs, with its output in pipes. options: of Popen."""

@@ -85,7 +85,7 @@ class Kit:
         self, *argv: str | Path, check: bool = True, timeout_s: float = JOB_TIMEOUT_S
     ) -> CompletedProcess[str]:
         """Run a command in the repository, as from a user's shell."""
-        env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}")
+        env = ("env", f"KIT_RUNS={self.runs_root}", f"KIT_PYTHON={sys.executable}", "KIT_SITE=")
         return self.cluster.run_as_user(
             *env, *argv, check=check, cwd=self.repository, timeout_s=timeout_s
         )

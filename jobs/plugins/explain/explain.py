@@ -12,12 +12,10 @@ from ...commands import arguments, table
 from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
 from ...config.load import load
 from ...config.loaded import LoadedSpec
-from ...contract.spec import Scalar
 from ...runs import frozen_spec, lookup
 
 # The limits of a value in the metadata of jobs.contract.spec, in words.
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-TOP = "top"  # the topic of the keys in no section
 MAKE = ("", "KEY CONFIG RUN SET")
 ONLY_PRINTS = True
 
@@ -33,7 +31,7 @@ def command(args: argparse.Namespace) -> int:
     topic, source, overrides = question_of(arguments.overrides_of(args))
     loaded = spec_of(source, overrides) if source else None
     # The empty topic is that of all keys.
-    chosen = [k for k in keys().values() if topic in ("", k.dotted, *(k.path[:-1] or [TOP]))]
+    chosen = [k for k in keys().values() if topic in ("", k.dotted, *k.path[:-1])]
     if len(chosen) == 1 and chosen[0].dotted == topic:
         print_key(chosen[0], loaded)
     else:
@@ -42,31 +40,24 @@ def command(args: argparse.Namespace) -> int:
 
 
 def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
-    """Return the key or section, the spec file or run, and the overrides; "" for none.
-
-    Raises: UserError for a second word of a kind.
-    """
-    topic = source = ""
-    overrides = []
+    """Return key or section, spec file or run ("" for none), overrides. Raises: UserError."""
+    changes: list[str] = []
+    topics: list[str] = []
+    sources: list[str] = []
     for word in words:
-        if "=" in word and not Path(word).is_file():
-            overrides.append(word)
-        elif found := topic_of(word):
-            if topic:
-                raise UserError(f"{topic} and {word}: explain takes one key or section")
-            topic = found
-        else:
-            if source:
-                raise UserError(f"{source} and {word}: explain takes one CONFIG or RUN")
-            source = word
-    if overrides and not source:
-        raise UserError(f"{overrides[0]} changes a spec", "name its CONFIG or RUN, too")
-    return topic, source, overrides
+        is_change = "=" in word and not Path(word).is_file()
+        (changes if is_change else topics if topic_of(word) else sources).append(word)
+    for kind, found in {"key or section": topics, "CONFIG or RUN": sources}.items():
+        if len(found) > 1:
+            raise UserError(f"{' and '.join(found)}: explain takes one {kind}")
+    if changes and not sources:
+        raise UserError(f"{changes[0]} changes a spec", "name its CONFIG or RUN, too")
+    return topic_of("".join(topics)), "".join(sources), changes
 
 
 def topic_of(word: str) -> str:
     """Return the key or section that a word names, or ""; a name inside a mapping is its key's."""
-    if word == TOP or word in sections():
+    if word in sections():
         return word
     names = [key.dotted for key in keys().values()]
     return next((name for name in names if word == name or word.startswith(f"{name}.")), "")
@@ -93,17 +84,16 @@ def value_and_origin(key: Key, loaded: LoadedSpec) -> tuple[str, str]:
     inside = [node.place for path, node in nodes.items() if path[: len(key.path)] == key.path]
     if not inside or key.path not in nodes:
         return text, "default"
-    places = [nodes[key.path].place, *(place for place in inside if place.order[0] == 1)]
-    return text, ", ".join(dict.fromkeys(_place(place.where) for place in places))
+    places: dict[str, str] = {}  # the first line of each file, and each override
+    for where in (nodes[key.path].place.where, *(place.where for place in inside)):
+        places.setdefault(where.rpartition(":")[0] or where, _place(where))
+    return text, ", ".join(places.values())
 
 
 def _place(where: str) -> str:
     """Return `configs/x.yaml:7`, or `command line: train.lr=0.3` for an override."""
     kind, _, change = where.partition(" ")
-    if kind == "override":
-        return f"command line: {change}"
-    file, _, line = where.rpartition(":")
-    return f"{display_path(Path(file))}:{line}"
+    return f"command line: {change}" if kind == "override" else display_path(Path(where))
 
 
 def limited_type_name(key: Key) -> str:
@@ -111,8 +101,6 @@ def limited_type_name(key: Key) -> str:
     limits = " and ".join(
         f"{words} {key.limits[name]}" for name, words in _LIMITS.items() if name in key.limits
     )
-    if key.type == dict[str, Scalar]:
-        return "a mapping of options"
     return type_name(key.type) + (f", {limits}" if limits else "")
 
 

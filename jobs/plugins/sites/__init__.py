@@ -1,6 +1,7 @@
-"""What special sites need: preemption that cancels jobs, or requeues them itself; no requeue.
+"""What sites need: one's settings of a site, written once; other preemption; no requeue.
 
 - hooks: the hooks of the plugin.
+- layers: one's site file, and the files that a spec extends.
 - successor: the job that waits for the end of the present one.
 - after_end: what continues the run after a job, without a requeue by the kit.
 - predecessor: whether a successor job may continue the run.

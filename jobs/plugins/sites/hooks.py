@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...base.console import print_line
@@ -12,11 +13,18 @@ from . import preemption
 
 if TYPE_CHECKING:  # the commands that queue a job need no more than the above
     from ...attempt.decision import Decision, Ending
+    from ...config.yaml_reader import Document
     from ...contract.records.ended import Evidence
     from ...contract.records.nodes import Chosen
     from ...runs.facts import AttemptFacts
     from ...runs.run_lock import Owner
     from ...slurm.job import Job
+
+
+def layers(path: Path, document: Document) -> Document:
+    from .layers import layered  # PyYAML
+
+    return layered(path, document)
 
 
 def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checked: bool) -> None:
@@ -32,12 +40,11 @@ def before_queue(runs: Mapping[RunDir, LoadedSpec], is_on_slurm: bool, is_checke
     if first.path.is_dir():  # not in a dry run
         for run_dir in runs:
             preemption.record(run_dir, sites)
-    write = "" if slurm.restart == "auto" else "write auto: "
     for site in sites if slurm.restart != "successor" else ():
         if site.preempt_mode == "CANCEL":
             print_line(
                 f"note: slurm.restart: {site.name} cancels what it preempts (PreemptMode=CANCEL); "
-                f"{write}a successor job waits for the end of the job and continues the run"
+                "by auto a successor job waits for the end of the job and continues the run"
             )
 
 

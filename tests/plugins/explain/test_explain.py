@@ -56,7 +56,6 @@ def test_every_key_and_every_section_is_explained(explain):
     assert {line[0] for line in explain()[1:]} == {key.dotted for key in keys().values()}
     explained_keys = [line[0] for line in explain("checkpoint")[1:]]
     assert explained_keys == [key.dotted for key in keys().values() if key.path[0] == "checkpoint"]
-    assert "name" in [line[0] for line in explain("top")]
 
 
 def test_a_value_has_the_place_that_set_it(explain):
@@ -67,19 +66,6 @@ def test_a_value_has_the_place_that_set_it(explain):
     assert fact(changed, "from") == "command line: train.lr=0.5"
     by_text = explain("own.yaml", "train.lr", "--set", "train.lr=0.4 train.epochs=3")
     assert fact(by_text, "value") == "0.4"
-
-
-def test_a_mapping_may_come_from_the_file_and_the_command_line(explain):
-    lines = explain("slurm.sbatch_args", "own.yaml", "slurm.sbatch_args.comment=x")
-    assert fact(lines, "value") == '{"nice": 5, "comment": "x"}'
-    assert fact(lines, "from") == "own.yaml:4, command line: slurm.sbatch_args.comment=x"
-
-
-def test_a_spec_as_a_whole_has_a_line_for_each_key(explain):
-    rows = {line[0]: line for line in explain("own.yaml")[1:]}
-    assert rows["slurm.nodes"] == ["slurm.nodes", "2", "own.yaml:3"]
-    assert rows["slurm.qos"] == ["slurm.qos", "null", "default"]
-    assert len(rows) == len(keys())
 
 
 def test_a_run_stands_in_place_of_a_spec(here, explain):

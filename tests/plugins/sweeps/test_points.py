@@ -17,7 +17,7 @@ def swept(spec_file):
         for point in point_list:  # the frozen overrides give the same spec as a run of its own
             single = load(spec_file(BASE), [*point.loaded.overrides])
             assert single.spec == point.loaded.spec
-            assert load(spec_file(BASE + text), point.loaded.overrides, is_point=True).spec == (
+            assert load(spec_file(BASE + text), point.loaded.overrides, is_frozen=True).spec == (
                 single.spec
             )
         return [" ".join(point.overrides) for point in point_list]
