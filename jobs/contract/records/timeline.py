@@ -21,7 +21,7 @@ class Event:
     host: str | None = None
     pid: int | None = None
     step: int | None = None
-    seconds: float | None = None  # how long the evaluation, save or compilation took
+    seconds: float | None = None  # how long the evaluation or save took
     stall_s: float | None = None  # of a save: how long the training waited for it
 
 

@@ -7,10 +7,7 @@ from ...contract.spec import Spec
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    steps, ranks = spec.profile.steps, spec.profile.ranks
+    steps = spec.profile.steps
     if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
         hint = "write the first and the last step to trace, such as [20, 25]; steps count from 1"
         yield Problem(("profile", "steps"), f"{format_value(steps)} is not a range of steps", hint)
-    if min(ranks, default=0) < 0:
-        what = f"{format_value(ranks)} has a negative rank"
-        yield Problem(("profile", "ranks"), what, "ranks count from 0")

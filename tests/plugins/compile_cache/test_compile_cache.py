@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_job_kit.jobs.contract.records.timeline import read_events
-from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.plugins.compile_cache import hooks
 from tests.core.ranks import context_of, place_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPILED = """
-import os, sys, time, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from pathlib import Path
 from slurm_job_kit.jobs.contract.spec import Spec, Train
 from slurm_job_kit.trainer.process.watcher import Pulse
@@ -27,17 +25,14 @@ from tests.core.ranks import context_of
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 train = Train(dataset="breast_cancer", model="mlp", micro_batch_size=8, compile=True)
 context = context_of(Path(sys.argv[1]), Spec(train=train))
-context.events.open(context.run.dir, 1)
 for each in callbacks(Pulse()):
     each.opened(context)
 build.set_up_torch(context)
 data = build_data(context)
-started = time.monotonic()
 replica = build.build_replica(context, data)
-seconds = time.monotonic() - started
 from torch._dynamo.utils import counters
 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-print(seconds, hits, "1.weight" in replica.module.state_dict(), flush=True)
+print(hits, "1.weight" in replica.module.state_dict(), flush=True)
 os._exit(0)  # Python's end may abort after a group over gloo (torch 2.13)
 """
 
@@ -58,7 +53,7 @@ def test_compiled_code_is_kept_where_only_its_user_can_enter(tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
-    seconds, hits = [], []
+    hits = []
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
     for _ in range(2):
         words = [sys.executable, "-c", COMPILED, str(tmp_path)]
@@ -68,13 +63,7 @@ def test_a_second_attempt_uses_the_compiled_code_of_the_first(tmp_path):
         assert done.returncode == 0
         *_, last = done.stdout.splitlines()
         values = last.split()
-        assert values[2] == "True"
-        seconds.append(float(values[0]))
-        hits.append(int(values[1]))
+        assert values[1] == "True"
+        hits.append(int(values[0]))
     assert hits[0] == 0 < hits[1]
     assert any((tmp_path / "compile-cache/rank-00000").iterdir())
-    compiled = read_events(RunDir(tmp_path).timeline("rank-00000"))
-    assert {each.event for each in compiled} == {"compile"}
-    took = [each.seconds for each in compiled if each.seconds is not None]
-    assert 0 < sum(took) < sum(seconds)
-    assert sum(took) > sum(seconds) / 2  # most of the time, of the first process at least

@@ -6,8 +6,8 @@ from torch import nn
 
 from slurm_job_kit.jobs.contract.batch_sizes import BatchSizes
 from slurm_job_kit.jobs.contract.spec import Spec, Train
-from slurm_job_kit.trainer.data.batches import Batches, TrainingLength
-from slurm_job_kit.trainer.plugins.describe.first_lines import batches_text, start_lines
+from slurm_job_kit.trainer.data.batches import TrainingLength
+from slurm_job_kit.trainer.plugins.describe.first_lines import start_lines
 from tests.core.ranks import context_of, place_of
 
 
@@ -24,9 +24,3 @@ def test_the_log_begins_with_device_size_of_the_model_and_what_is_trained():
         "training: 90 steps of 48 samples (8 x 2 ranks x 3), classification, adamw lr 0.0003 "
         "weight_decay 0, schedule cosine after 20 steps of warm-up, fp32, seed 7, deterministic"
     )
-
-
-def test_a_line_has_the_batches_of_an_epoch():
-    train = Train(micro_batch_size=7, grad_accum_steps=3)
-    words = "7 batches per rank, 14 in all, 98 samples an epoch, 2 dropped; 3 steps an epoch"
-    assert batches_text(Batches.of(train, 100, 2)) == words

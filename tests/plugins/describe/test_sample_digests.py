@@ -1,16 +1,13 @@
 """A run whose samples change between two starts, or differ between ranks, stops and says which."""
 
 import gc
-import os
 from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional
 
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.spec import Checkpoint
-from slurm_job_kit.trainer.api import Sums
 from slurm_job_kit.trainer.errors import OtherData, kind_of, would_repeat
 from slurm_job_kit.trainer.plugins.describe import reproducibility
 from slurm_job_kit.trainer.plugins.describe.hooks import callbacks
@@ -133,61 +130,6 @@ def test_other_processors_may_change_values_but_no_sizes(run_of, monkeypatch):
         start()
     data.write_text("1 7 0")
     assert start()["exactness"] == "approximate"
-
-
-def sharded(path, rank, world_size):
-    return Files(f"{path}-{world_size}"), None
-
-
-def resumes(folder, rank):
-    """How exactly a rank of two goes on with a run of one rank that had its own samples."""
-    place = join(folder, rank, 2)
-    args = {"dataset": f"{HERE}:sharded", "dataset_args": {"path": str(folder / "data")}}
-    spec = spec_of(Checkpoint(), **args, global_batch_size=4)
-    write_json(folder / "run/owner.json", {"attempt": 2})
-    loop = prepare(context_of(folder / "run", spec, place, 2), callbacks(Pulse()))
-    return loop.exactness[0]
-
-
-@ONE
-def test_a_data_set_of_the_rank_has_other_samples_with_another_number_of_ranks(run_of):
-    data, start = run_of
-    Path(f"{data}-1").write_text("0 0 0")
-    Path(f"{data}-2").write_text("1 7 0")
-    start(7, "sharded", global_batch_size=4)
-    assert results(resumes, data.parent, 2) == ["approximate"] * 2
-
-
-class Staged:
-    """Samples with the path of their file, in a folder of the job."""
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        path = f"{os.environ['STAGED_IN']}/{index}.png"
-        return {"inputs": torch.full((3,), index / 40), "labels": index % 2, "path": path}
-
-
-def staged():
-    return Staged(), None
-
-
-def of_staged(model, batch):
-    loss = functional.cross_entropy(model(batch["inputs"]), batch["labels"], reduction="sum")
-    return Sums(loss, len(batch["labels"]))
-
-
-@ONE
-def test_a_folder_of_the_job_is_no_part_of_a_sample(tmp_path, monkeypatch):
-    spec = spec_of(
-        Checkpoint(), dataset=f"{HERE}:staged", objective=f"{HERE}:of_staged", objective_args={}
-    )
-    for attempt, job in enumerate(("job-1", "job-2"), 1):
-        monkeypatch.setenv("STAGED_IN", f"/scratch/{job}")
-        stop_at = 7 if attempt == 1 else None
-        run, _ = train(tmp_path / "run", spec, attempt, stop_at, callbacks=callbacks(Pulse()))
-    assert read_json(run.attempt(2).outcome)["exactness"] == "bitwise"
 
 
 def reads(folder, rank):

@@ -9,7 +9,6 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from slurm_job_kit.trainer.errors import is_caused_by_peer, kind_of
-from slurm_job_kit.trainer.plugins.health import preflight
 from slurm_job_kit.trainer.plugins.health.failures import BadNode, Hang, PeerBadNode, PeerHang
 from slurm_job_kit.trainer.plugins.health.gpu_health import Readings, problem
 from slurm_job_kit.trainer.plugins.health.preflight import (
@@ -60,13 +59,6 @@ def test_sound_products_and_sums_have_no_problem():
     assert product_problem(CPU, torch.float32) == ""
     ranks = [torch.arange(100) % 7 + rank for rank in range(4)]
     assert sum_problem(torch.stack(ranks).sum(0), world_size=4) == ""
-
-
-def test_float16_is_exact_in_any_order_of_summation():
-    left, right, product = preflight.factors()
-    assert product[2][1] == sum(int(left[2][k]) * int(right[k][1]) for k in range(preflight.INNER))
-    most = product.abs().max()
-    assert preflight.INNER <= 2048 and most <= 2048  # whole numbers that float16 has
 
 
 def test_a_flipped_bit_of_a_sum_is_reported():
@@ -134,25 +126,6 @@ def test_the_rank_that_reports_another_needs_no_store_afterwards(store):
     assert call.is_reporter
 
 
-def test_a_problem_is_reported_as_soon_as_its_rank_answers(store):
-    reporter, call = (RankReport(store(), context(rank)) for rank in (0, 1))
-    reporter._answer("")
-
-    class Looked:
-        """A store that another rank looks at as soon as there is an answer."""
-
-        def __getattr__(self, name):
-            return getattr(connection, name)
-
-        def set(self, key, value):
-            connection.set(key, value)
-            reporter._report_unresponsive_ranks()
-
-    looked: Any = Looked()
-    connection, call.store = call.store, looked
-    assert call.collect("broken", lambda: None) == {1: ("n1", "broken"), 2: ("", NO_ANSWER)}
-
-
 def test_where_most_are_unresponsive_they_are_waited_for(store):
     looks = iter(range(3))
 
@@ -175,25 +148,9 @@ def test_a_rank_that_is_asked_to_stop_reports_no_other_rank(store):
     assert [*collected.values()] == [({}, False)] * 2
 
 
-def test_a_rank_that_dies_is_noticed_while_the_others_wait(store):
-    def look():
-        raise RuntimeError("Connection closed by peer")
-
-    call = RankReport(store(), context(0))
-    with pytest.raises(RuntimeError, match="closed"):
-        call.collect("", look)
-
-
 @pytest.mark.parametrize(
     "ranks, world_size, local_world_size, expected",
-    [
-        ([0], 1, 1, True),
-        ([0, 1], 2, 2, True),  # of one node there is no other to be better
-        ([1], 2, 1, True),
-        ([0, 1], 2, 1, False),
-        ([8, 9, 15], 32, 8, True),
-        ([0, 8, 16], 32, 8, False),
-    ],
+    [([0], 1, 1, True), ([1], 2, 1, True), ([8, 9, 15], 32, 8, True), ([0, 8, 16], 32, 8, False)],
 )
 def test_trouble_of_more_than_half_of_the_nodes_is_no_bad_node(
     ranks, world_size, local_world_size, expected
@@ -220,12 +177,9 @@ RESET = "rows of its memory are remapped only after a reset"
     [
         (HEALTHY, ""),
         (Readings(), ""),  # a GPU that supports no reading
-        (Readings(clock_reasons=0x4), ""),  # at its power cap: as it should be
         (Readings(clock_reasons=0x20), ""),  # warm
-        (Readings(uncorrected_errors=2), "2 uncorrected ECC errors"),
         (Readings(has_remap_failed=True), "a row of its memory could not be remapped"),
         (Readings(clock_reasons=0x88), f"{SLOW}its power brake is on"),
-        (Readings(clock_reasons=0x08), f"{SLOW}its hardware reports a slowdown"),
         (Readings(1, True, False, 0x40), f"1 uncorrected ECC errors; {RESET}; {SLOW}it is too hot"),
     ],
 )

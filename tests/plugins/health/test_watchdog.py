@@ -13,19 +13,9 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.torchrun import variables_of_spec
 from slurm_job_kit.trainer.errors import EXIT_FAILED
-from slurm_job_kit.trainer.plugins.health import watchdog
-from slurm_job_kit.trainer.plugins.health.diagnosis import (
-    RankHang,
-    RankPlace,
-    diagnose,
-    laggards,
-    place_of,
-)
+from slurm_job_kit.trainer.plugins.health.diagnosis import RankHang, RankPlace, diagnose, laggards
 from slurm_job_kit.trainer.plugins.health.phases import limit_s
 from slurm_job_kit.trainer.plugins.health.watchdog import IdleTimer
-from slurm_job_kit.trainer.process.events import Events
-from slurm_job_kit.trainer.process.watcher import Pulse
-from tests.core.two_hosts import look
 from tests.core.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -193,15 +183,6 @@ def test_a_rank_in_a_python_loop_is_named_with_its_place(start):
     assert "Connection closed" not in outputs[2]
 
 
-def test_a_rank_that_hangs_in_a_phase_of_its_start_up_is_named_with_the_phase(start):
-    ranks = start("wait", "spin", limit_s=2, in_phases=("data", "data"))
-    statuses, outputs = ranks.end(0, 1)
-    assert statuses == [EXIT_FAILED] * 2
-    error = ranks.hang_error()["error"]
-    assert "(limit 2 s) in data: rank 1 on " in error and "spin_on_a_lock, in data; " in error
-    assert "in spin_on_a_lock" in outputs[1]
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_rank_without_its_run_directory_ends_by_itself(start, is_known):
     if is_known:
@@ -213,19 +194,6 @@ def test_a_rank_without_its_run_directory_ends_by_itself(start, is_known):
     statuses, (output,) = ranks.end(0)
     assert statuses == [EXIT_FAILED] and words in output and "in wait_for_peers" in output
     assert not ranks.attempt.hang.exists()
-
-
-def test_a_hang_that_a_rank_of_another_host_has_found_is_seen(hosts):
-    attempt_dir = RunDir(hosts.here).attempt(1)
-    attempt_dir.path.mkdir()
-    look(hosts.there, "hang.json", "rank-00000.hang.json")
-    observer = watchdog.Watchdog(1, 2, Pulse())
-    observer.open(RunDir(hosts.there), 1, 60)
-    observer._poll_once()
-    assert not observer._is_hang_found.is_set()
-    attempt_dir.hang.write_text("")
-    observer._poll_once()
-    assert observer._is_hang_found.is_set()
 
 
 def test_a_device_that_does_not_answer_makes_its_node_bad(start):
@@ -297,14 +265,6 @@ def test_a_rank_that_was_slow_looks_for_the_hang_of_another_one_at_once():
     assert not timer.is_suspicious
 
 
-def test_the_timeline_has_the_place_of_a_rank(tmp_path):
-    run, rank = RunDir(tmp_path), Events(2)
-    rank.event("start", host="n1", pid=7)
-    rank.open(run, 3)
-    assert place_of(run, 3, 2) == RankPlace("n1", 7)
-    assert place_of(run, 4, 2) == place_of(run, 3, 5) == RankPlace("an unknown host", 0)
-
-
 def found(rank, step=5, is_waiting=True, what="batch"):
     place = (f"n{rank}", 100 + rank, what, step, "loop.py:1 run")
     return RankHang(1.0, rank, *place, is_waiting)
@@ -341,8 +301,6 @@ def test_the_diagnosis_stays_short_in_a_large_job():
     assert "and 996 more" in diagnose(findings, {})
 
 
-def test_a_limit_beyond_that_of_torchs_collectives_is_refused(refuse, take):
-    assert take("launch: {hang_timeout_s: 540}").launch.hang_timeout_s == 540
-    assert "must be at least 1, or auto, not 0" in refuse("launch: {hang_timeout_s: 0}")
+def test_a_limit_beyond_that_of_torchs_collectives_is_refused(refuse):
     message = "launch.hang_timeout_s: must be at most 540, or auto, not 600\n  hint: torch ends"
     assert message in refuse("launch: {hang_timeout_s: 600}")

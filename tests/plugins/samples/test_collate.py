@@ -52,12 +52,6 @@ def test_a_collate_of_the_user_makes_batches_of_any_shape(workers=0):
     assert len(batch["tokens"]) == batch["lengths"].sum()
 
 
-def test_samples_of_different_sizes_need_a_collate_of_the_user():
-    words = r"sample \d and those after it make no batch: .*equal size.*train.collate$"
-    with pytest.raises(UserError, match=words):
-        first(Given(ragged))
-
-
 def failing(samples):
     raise KeyError("tokens")
 

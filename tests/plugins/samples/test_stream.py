@@ -222,28 +222,6 @@ def test_own_streams_of_two_ranks_draw_other_random_numbers_and_leave_those_of_t
     assert (torch.rand(1).item(), random.random()) == expected
 
 
-def test_a_transform_of_a_stream_draws_the_same_numbers_after_a_resume():
-    class Shifted:
-        takes_batch = True
-
-        def __call__(self, batch, random):
-            shift = 0.0 if random is None else random.uniform(1)[:, 0]
-            return {**batch, "noise": batch["x"] + shift}
-
-    def make(positions=None):
-        batches = stream_of(Numbers(), transform=Shifted())
-        if positions is not None:
-            batches.restore(positions)
-        return batches
-
-    first = make()
-    straight = read(first, range(4))
-    again = make()
-    read(again, range(2))
-    assert read(make(again.positions()), range(2, 4)) == straight[2:]
-    assert len({noise % 1 for _, step in straight for noise in step}) == 16
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_empty_stream_is_a_user_error(workers):
     words = "^train.dataset mine:s: the stream has no samples"
@@ -313,11 +291,7 @@ def test_the_iterator_of_a_stream_is_made_with_seeded_generators():
     assert read(stream_of(Drawn()), range(4)) == first
 
 
-def test_sizes_of_the_batches_follow_from_the_spec():
-    batches = stream_of(Numbers(), 0, 2, micro_batch_size=5, global_batch_size=24, workers=3)
-    assert (batches.sizes.micro_batch_size, batches.num_micro_batches(0)) == (4, 3)
-    own = stream_of(Numbers(), 1, 2, is_own=True, micro_batch_size=10, global_batch_size=46)
-    assert (own.sizes.micro_batch_size, own.num_micro_batches(0)) == (1, 23)  # 3 rounds are uneven
+def test_streams_of_their_own_need_even_shares():
     words = "global_batch_size 9 cannot be shared evenly by 2 ranks, each of which has a stream of"
     with pytest.raises(UserError, match=words):
         stream_of(Numbers(), 1, 2, is_own=True, global_batch_size=9)
@@ -327,13 +301,6 @@ def test_a_stream_needs_a_number_of_steps():
     words = "^train.dataset mine:s returns a stream, whose length is not known: set train.max_steps"
     with pytest.raises(UserError, match=words):
         stream_of(Numbers(), dataset="mine:s", max_steps=None)
-
-
-def test_streams_of_their_own_exclude_a_range_of_nodes():
-    context = {"nodes": "1-2", "global_batch_size": 8}
-    stream_of(Numbers(), 1, 2, **context)
-    with pytest.raises(UserError, match="slurm.nodes 1-2 lets .*: write slurm.nodes: 2, or have"):
-        stream_of(Numbers(), 1, 2, is_own=True, **context)
 
 
 class Unsavable:

@@ -1,4 +1,4 @@
-"""Keeps the code that torch.compile makes for the next attempt, and times each compilation.
+"""Keeps the code that torch.compile makes for the next attempt.
 
 - hooks: the callback of a rank.
 """

@@ -1,19 +1,15 @@
-"""torch.compile: where a run keeps the compiled code, and how long each compilation took."""
+"""torch.compile: where a run keeps the compiled code."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import TYPE_CHECKING
 
 from ...hooks import Callback
 from ...process.watcher import Pulse
 
 if TYPE_CHECKING:
-    from torch._dynamo.callback import CallbackArgs
-
-    from ...process.events import Events
     from ...process.run_handle import RankContext
 
 
@@ -38,27 +34,3 @@ class CompileCache(Callback):
                 folder.mkdir(0o700, exist_ok=True)
                 cache.mkdir(exist_ok=True)
                 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-        if context.distributed.is_first:
-            _report_compilations(context.events)
-
-
-def _report_compilations(events: Events) -> None:
-    """Write an event `compile` with its `seconds` whenever torch has compiled something.
-
-    Also of a model that compiles itself. Source: torch/_dynamo/callback.py; torch 2.13 has no
-    public function for it.
-    """
-    # DDP and the optimizers import it, too.
-    from torch._dynamo.callback import on_compile_end, on_compile_start
-
-    began = 0.0
-
-    def begin(_: CallbackArgs) -> None:
-        nonlocal began
-        began = time.monotonic()
-
-    def end(_: CallbackArgs) -> None:
-        events.event("compile", seconds=round(time.monotonic() - began, 3))
-
-    on_compile_start(begin)
-    on_compile_end(end)

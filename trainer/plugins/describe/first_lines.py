@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...contract import BatchSizes
-from ...data.batches import Batches, TrainingLength
+from ...data.batches import TrainingLength
 from ...data.feed import IndexedBatches
 from ...model.training_data import Data
 from ...process.run_handle import RankContext
@@ -63,14 +63,8 @@ def data_line(data: Data, dataset: str) -> str:
     if not isinstance(batches, IndexedBatches):
         size = batches.sizes.global_batch_size
         return f"{dataset}: a stream, {held_out}; {size} samples a step"
-    samples = f"{batches.batches.num_samples} training samples"
-    return f"{dataset}: {samples}, {held_out}; {batches_text(batches.batches)}"
-
-
-def batches_text(batches: Batches) -> str:
-    """Return batches, samples and steps of one epoch."""
-    rounds, used = batches.rounds_per_epoch, batches.samples_per_epoch
+    of = batches.batches
     return (
-        f"{rounds} batches per rank, {rounds * batches.world_size} in all, {used} samples an "
-        f"epoch, {batches.num_samples - used} dropped; {batches.steps_per_epoch} steps an epoch"
+        f"{dataset}: {of.num_samples} training samples, {held_out}; {of.samples_per_epoch} samples "
+        f"an epoch, {of.num_samples - of.samples_per_epoch} dropped; {of.steps_per_epoch} steps"
     )

@@ -46,7 +46,6 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     rank dies meanwhile, or where more than half of the nodes have a problem, so that the nodes are
     not at fault.
     """
-    started = time.monotonic()
     # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
     # connects in here, so a broken network must not look like a broken device.
     numbers = torch.arange(REDUCED_NUMBERS, device=device) % 7 + rank.distributed.rank
@@ -59,7 +58,6 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
             exchange.wait()
 
     problem = device_problem(rank.distributed, device)
-    rank.events.event("device_test")
     rank.pulse.beat("all-reduce test")
     store = PrefixStore("preflight", _rendezvous_store())
     _report(store, "device", problem, raise_if_peer_died, rank)
@@ -68,7 +66,6 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     exchange.wait()
     problem = sum_problem(numbers, rank.distributed.world_size)
     _report(store, "sum", problem, raise_if_peer_died, rank)
-    rank.events.event("preflight", seconds=round(time.monotonic() - started, 4))
 
 
 def _rendezvous_store() -> Store:

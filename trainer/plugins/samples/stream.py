@@ -197,11 +197,6 @@ class StreamBatches(TrainBatches):
         super().__init__(sizes, length, transform, context)
         self._train, self._share = train, share
         self._is_ahead = context.run.spec.launch.num_workers > 0
-        if share.is_own_stream and (slurm := context.run.spec.slurm).is_range:
-            raise UserError(
-                f"slurm.nodes {slurm.nodes} lets the number of ranks change, and each rank has a "
-                f"stream of its own: write slurm.nodes: {slurm.most_nodes}, or {ONE_STREAM}"
-            )
         if share.is_own_stream and not self.sizes.is_even:
             what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
             what = f"train.global_batch_size {what}, each of which has a stream of its own"
