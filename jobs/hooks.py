@@ -8,6 +8,7 @@ checkpoint and the agreement of the ranks have no hook. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .config.yaml_reader import Document
     from .contract.problems import Problem
     from .contract.records.ended import AttemptRecord, Evidence
-    from .contract.records.nodes import Chosen
+    from .contract.records.nodes import AttemptPlan, Chosen
     from .contract.records.queued import Submission
     from .contract.rundir import RunDir
     from .contract.spec import Spec
@@ -178,6 +179,14 @@ def successor(
     """
     nothing: tuple[str | None, str] = (None, "")
     return next((hook(run_dir, facts, me, is_over) for hook in _plugins_with("successor")), nothing)
+
+
+def beside(run_dir: RunDir, plan: AttemptPlan) -> contextlib.ExitStack:
+    """Begin what plugins do beside the agents of an attempt; the end of the context ends it."""
+    stack = contextlib.ExitStack()
+    for hook in _plugins_with("beside"):
+        stack.enter_context(hook(run_dir, plan))
+    return stack
 
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:

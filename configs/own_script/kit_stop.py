@@ -109,7 +109,7 @@ class Stop:
             return
         steps = _whole(total) or None
         if not self.next_write:
-            self._note_first_step(done)
+            self._note("first_step", done)
         self.report = {"step": done, "total": steps, "metrics": metrics}
         if time.monotonic() >= self.next_write or done == steps:  # the last one is the end
             self._report()
@@ -119,10 +119,11 @@ class Stop:
         if self.file is not None and self.rank == 0 and (done := _whole(step)) is not None:
             with _printed():
                 replace(self.run_dir / "saved.json", {"step": done})
+                self._note("save", done)
 
-    def _note_first_step(self, step: int) -> None:
+    def _note(self, name: str, step: int) -> None:
         attempt = int(self.path.parent.name.partition("-")[2])
-        event = {"t": time.time(), "event": "first_step", "attempt": attempt, "step": step}
+        event = {"t": time.time(), "event": name, "attempt": attempt, "step": step}
         with _printed(), open(self.run_dir / "timeline/rank-00000.jsonl", "a") as file:
             file.write(json.dumps(event) + "\n")
 

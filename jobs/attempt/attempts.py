@@ -136,9 +136,10 @@ def run_srun(
             text = f"{plan.nodes[0]}: {words}\n"
             write_atomic(run_dir.attempt(plan.attempt).agent_error(0), text)
         return EXIT_NOT_STARTED
-    try:
-        srun_step.watch(run_dir, plan, srun, stops, chosen.lost)
-    except Exception as error:  # a mistake of the watch ends no attempt
-        print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
-    code = srun.wait()
+    with hooks.beside(run_dir, plan):
+        try:
+            srun_step.watch(run_dir, plan, srun, stops, chosen.lost)
+        except Exception as error:  # a mistake of the watch ends no attempt
+            print_line(f"attempt {plan.attempt}: warning: srun is not watched any more: {error!r}")
+        code = srun.wait()
     return code if code >= 0 else 128 - code

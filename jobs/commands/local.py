@@ -86,7 +86,9 @@ def run(run_dir: RunDir) -> int:
         run_dir.job_log.unlink()
 
     def run_step(plan: AttemptPlan, _: Chosen) -> int:
-        watch(start_agents(run_dir, spec, plan, shares), stops, spec.launch, lines)
+        agents = start_agents(run_dir, spec, plan, shares)
+        with hooks.beside(run_dir, plan):
+            watch(agents, stops, spec.launch, lines)
         kill_orphans()
         return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # The version of the run directory and its files; spec.json has it as the key `format`. Raised when
 # this kit can no longer read the files of an older one, or an older kit those of this one.
-FORMAT = 6
+FORMAT = 7
 JOB_LOG = "job.log"
 
 

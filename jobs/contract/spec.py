@@ -352,15 +352,17 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Notify:
-    """Who is notified once, when the run is complete, held or cancelled."""
+class Hooks:
+    """Shell lines that the first node runs in the run directory, for 60 s at most."""
 
-    command: str | None = key(
-        None,
-        "Shell line that the first node runs in the run directory, for 30 s at most, with "
-        "KIT_RUN_ID, KIT_RUN_DIR, KIT_STATE (completed, held, cancelled) and KIT_REASON.",
-        plugin="notify",
-    )
+    checkpoint: str | None = key(None, "Once for each committed checkpoint.", plugin="hooks")
+    end: str | None = key(None, "Once when the run is complete, held or cancelled.", plugin="hooks")
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Who is notified."""
+
     mail: str | None = key(None, "Address for Slurm's mail at the end or a hold, not at a requeue.")
 
 
@@ -379,6 +381,7 @@ class Spec:
         "Permissions of the run directory, in octal; others may read (0750, 0755), never write.",
         pattern="^(0o?)?7[0145][0145]$",
     )
+    hooks: Hooks = dataclasses.field(default_factory=Hooks)
     slurm: Slurm = dataclasses.field(default_factory=Slurm)
     launch: Launch = dataclasses.field(default_factory=Launch)
     train: Train = dataclasses.field(default_factory=Train)

@@ -76,7 +76,7 @@ PLUGINS: dict[str, Plugin] = {
     "rehearse": Plugin(
         commands={"rehearse": "stop, kill and start again any training, and compare how it ends"}
     ),
-    "notify": Plugin(hooks=("end",)),
+    "hooks": Plugin(hooks=("beside", "end")),
     "health": Plugin(trainer_hooks=("callbacks",)),
     "trackers": Plugin(trainer_hooks=("callbacks",)),
     "profiler": Plugin(hooks=("problems",), trainer_hooks=("callbacks",)),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FIXED = ("name", "runs_root", "dir_mode")  # the run directory was made with them
 FREE = (
-    *("slurm.", "checkpoint.", "log.", "profile.", "notify."),
+    *("slurm.", "checkpoint.", "log.", "profile.", "hooks.", "notify."),
     *("launch.num_workers", "launch.hang_timeout_s", "launch.stop_check_steps"),
     *("launch.allow_public_rendezvous", "launch.interface", "launch.max_crashes"),
 )

@@ -106,9 +106,10 @@ def weights(checkpoint):
 
 
 @pytest.mark.slow
-@pytest.mark.plugin("look")
+@pytest.mark.plugin("look", "hooks")
 def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit, tmp_path):
-    process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM"))
+    hooks = """hooks: {checkpoint: 'echo "$KIT_STEP" >>hooks', end: 'echo "$KIT_STATE" >>hooks'}"""
+    process = submit_config(kit, OWN % ("configs/own_script/train.py", STEPS, "TERM") + hooks)
     run, _ = log_with(kit, "saved after step 100:")
     process.send_signal(signal.SIGINT)
     status, _, stderr = kit.end(process)
@@ -124,6 +125,10 @@ def test_the_example_stops_resumes_and_ends_with_the_bits_of_plain_torchrun(kit,
     assert status == 0, stderr
     first, second = read_jsonl(run.attempts)
     assert (first["cause"], second["cause"]) == ("interrupted", "completed")
+    saved = [str(e["step"]) for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "save"]
+    hooked = (run.path / "hooks").read_text().split()
+    assert [each for each in hooked if each != "held"] == [*saved, "completed"]
+    assert saved[-1:] == [str(STEPS)]
     # kit_stop.py reports steps and checkpoints as the trainer does.
     stopped = marker["global_step"]
     assert (first["first_step"], first["last_step"]) == (1, stopped)

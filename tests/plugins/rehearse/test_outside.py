@@ -141,7 +141,8 @@ def test_the_way_out_lets_a_training_write_there(folders):
 def test_a_spec_and_its_run_write_no_run_where_it_says_and_run_no_command_at_their_end(folders):
     own, other = folders
     (own / "a.yaml").write_text(
-        f"name: a\nruns_root: {other}\nnotify: {{command: touch {other}/told}}\n"
+        f"name: a\nruns_root: {other}\n"
+        f"hooks: {{checkpoint: touch {other}/told, end: touch {other}/told}}\n"
         "train: {model: mlp, dataset: breast_cancer, epochs: 3}\n"
     )
     done = rehearse_in(own, *only("middle"), "--keep", str(own.parent / "kept"), "a.yaml")
