@@ -1,4 +1,4 @@
-"""All that a plugin may add to the core of jobs/: thirteen hooks.
+"""All that a plugin may add to the core of jobs/: fourteen hooks.
 
 `jobs.plugins.PLUGINS` says which plugin has which hook; jobs/plugins/NAME/hooks.py has the
 function, with the same name and types. A plugin is imported when one of its hooks is called first.

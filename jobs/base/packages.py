@@ -9,7 +9,7 @@ from importlib import util
 from .errors import UserError
 
 # The names under which packages are imported, where they differ.
-IMPORT_NAMES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
+IMPORTED = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
 COMMANDS = ("pyyaml", "submitit")
 TRAINER = ("torch", "numpy", "safetensors")
 # The extras of pyproject.toml without which a command ends, or leaves something out.
@@ -19,6 +19,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
+    "mlflow": ("mlflow-skinny",),
 }
 
 
@@ -28,7 +29,7 @@ def missing(names: Iterable[str], key: str = "") -> UserError | None:
     Not `-r requirements.lock`: the lock would replace a torch that was built for this cluster. Not
     by the extra: the kit may be a clone, or from any folder or index. key: that needs them.
     """
-    absent = [name for name in names if not util.find_spec(IMPORT_NAMES.get(name, name))]
+    absent = [name for name in names if not util.find_spec(IMPORTED.get(name, name))]
     if not absent:
         return None
     extras = [name for name, packages in EXTRAS.items() if {*packages} & {*absent}]

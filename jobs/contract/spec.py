@@ -29,6 +29,7 @@ MODELS = ("mini_resnet", "mlp", *ZOO_MODELS)
 DATASETS = ("digits", "breast_cancer", *ZOO_DATASETS)
 OBJECTIVES = ("classification", *ZOO_OBJECTIVES)
 TRANSFORMS = ("image",)
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "wsd")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
@@ -334,12 +335,11 @@ class Log:
     """What is logged, and where."""
 
     every_steps: int = key(10, "Optimizer steps between two log lines.", ge=1)
-    tensorboard: bool = key(False, "Write TensorBoard's event files.", plugin="trackers")
-    wandb: Literal["off", "offline", "online"] = key(
-        "off", "Weights & Biases; offline leaves the upload to `wandb sync`.", plugin="trackers"
+    trackers: list[str] = key(
+        [], "tensorboard, wandb, mlflow, or your own package.module:Class.", plugin="trackers"
     )
-    wandb_project: str | None = key(
-        None, "Its project; the run's name if unset.", plugin="trackers"
+    tracker_args: dict[str, dict[str, Any]] = key(
+        {}, "Their arguments, such as {wandb: {mode: offline}}.", plugin="trackers"
     )
 
 
@@ -381,13 +381,13 @@ class Spec:
         "Permissions of the run directory, in octal; others may read (0750, 0755), never write.",
         pattern="^(0o?)?7[0145][0145]$",
     )
-    hooks: Hooks = dataclasses.field(default_factory=Hooks)
     slurm: Slurm = dataclasses.field(default_factory=Slurm)
     launch: Launch = dataclasses.field(default_factory=Launch)
     train: Train = dataclasses.field(default_factory=Train)
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
     log: Log = dataclasses.field(default_factory=Log)
     profile: Profile = dataclasses.field(default_factory=Profile)
+    hooks: Hooks = dataclasses.field(default_factory=Hooks)
     notify: Notify = dataclasses.field(default_factory=Notify)
     setup: list[str] = key(
         [],

@@ -78,7 +78,7 @@ PLUGINS: dict[str, Plugin] = {
     ),
     "hooks": Plugin(hooks=("beside", "end")),
     "health": Plugin(trainer_hooks=("callbacks",)),
-    "trackers": Plugin(trainer_hooks=("callbacks",)),
+    "trackers": Plugin(hooks=("problems", "end"), trainer_hooks=("callbacks",)),
     "profiler": Plugin(hooks=("problems",), trainer_hooks=("callbacks",)),
     "environment": Plugin(hooks=("prepare_code", "launch_command", "problems")),
     "gpus": Plugin(hooks=("launch_command", "problems"), trainer_hooks=("callbacks",)),

@@ -19,7 +19,7 @@ from ... import hooks
 from ...base import installation
 from ...base.console import print_line
 from ...base.environment import Program
-from ...base.packages import TRAINER, missing
+from ...base.packages import EXTRAS, TRAINER, missing
 from ...config.loaded import LoadedSpec
 from ...contract import records
 from ...contract.problems import Problem, SpecError
@@ -71,8 +71,7 @@ def check_packages(spec: Spec) -> None:
     if spec.launch.is_trainer:
         names = [*TRAINER]
         names += [DATASETS[spec.train.dataset]] if spec.train.dataset in DATASETS else []
-        names += ["tensorboard"] if spec.log.tensorboard else []
-        names += ["wandb"] if spec.log.wandb != "off" else []
+        names += [name for each in spec.log.trackers for name in EXTRAS.get(each, ())]
     is_here = spec.interpreter == sys.executable and not (spec.setup or spec.runs_inside)
     if is_here and (error := missing(names)):
         raise error

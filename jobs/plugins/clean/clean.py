@@ -32,7 +32,7 @@ _RUN = RunDir(Path())
 _FILES = {getattr(_RUN, name).name for name, each in vars(RunDir).items() if isinstance(each, File)}
 # Beside these, at the top of a run: by attempts, by plugins, or for a moment.
 _MORE = re.compile(
-    r"attempt-\d+|logs|timeline|work\.json|preemption\.json|compile-cache|wandb|report\.html"
+    r"attempt-\d+|logs|timeline|work\.json|preemption\.json|compile-cache|wandb|mlruns|report\.html"
     r"|weights.*\.safetensors(\.index\.json)?|(progress|saved)\.tmp|\.(owner|submit-claim|nfs|.*\.tmp).*"
 )
 # Of code; unfinished or broken ones, too.

@@ -125,7 +125,7 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
         few.append(f"train.warmup_steps={min(spec.train.warmup_steps, MOST_WARMUP_STEPS)}")
     # Nothing of it for others to see.
     few += [*loaded.overrides, "runs_root=null", "hooks.checkpoint=null", "hooks.end=null"]
-    few += ["log.wandb=off"] if spec.launch.is_trainer else []
+    few += ["log.trackers=[]"] if spec.launch.is_trainer else []
     return SpecSubject(
         config=config,
         overrides=few,

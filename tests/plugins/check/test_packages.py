@@ -40,13 +40,13 @@ def test_submit_names_every_missing_package_and_leaves_torch_alone(here, without
     [
         (Spec(launch=Launch(script="x.py")), "torch"),
         (
-            Spec(train=Train(dataset="image_folder"), log=Log(tensorboard=True, wandb="offline")),
-            "torch, numpy, safetensors, pillow, tensorboard, wandb",
+            Spec(train=Train(dataset="image_folder"), log=Log(trackers=["mlflow", "my:Own"])),
+            "torch, numpy, safetensors, pillow, mlflow-skinny",
         ),
     ],
 )
 def test_a_run_needs_the_packages_that_its_spec_uses(spec, names, without):
-    without("torch", "numpy", "safetensors", "PIL", "tensorboard", "wandb")
+    without("torch", "numpy", "safetensors", "PIL", "mlflow")
     with pytest.raises(UserError, match=f" has no {names} \\(extra "):
         hooks.check_packages(spec)
 

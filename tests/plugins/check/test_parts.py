@@ -10,7 +10,7 @@ import pytest
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.contract.problems import dotted
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from slurm_job_kit.jobs.contract.spec import Launch, Spec, Train
+from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.trainer.plugins.check.__main__ import build_parts, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -81,6 +81,11 @@ def test_nothing_is_found_in_the_examples(check, name):
     spec = load(REPOSITORY / f"configs/{name}.yaml").spec
     sections = {"slurm": spec.slurm, "launch": spec.launch, "checkpoint": spec.checkpoint}
     assert check(spec.train, **sections) is None
+
+
+def test_a_tracker_that_cannot_be_imported_is_an_error(check):
+    level, where, text = check(DATA, log=Log(trackers=["mine:nothing"]))
+    assert (level, where) == ("error", "log.trackers") and "no attribute 'nothing'" in text
 
 
 OWN_PARTS = {

@@ -54,6 +54,8 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     place = DistributedContext(0, 0, 0, spec.num_ranks, ranks, socket.gethostname())
     context = RankContext(RunHandle(run_dir, spec, 1), place, CPU, Events(0))
     strategy = create_strategy(train, place, CPU)
+    for name in filter(is_user_code, spec.log.trackers):
+        load("log.trackers", name)
     if train.collate is not None:
         load("train.collate", train.collate)
     data = build_data(context)

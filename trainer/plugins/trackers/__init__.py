@@ -1,4 +1,6 @@
-"""Sends the values of `metrics.jsonl` to TensorBoard and to Weights & Biases: section `log`.
+"""Sends the values of `metrics.jsonl` to trackers: log.trackers.
 
-- hooks: a callback for each tracker, with a thread of its own on rank 0.
+- hooks: a thread on rank 0 for each tracker.
+- built_in: those of the kit, and what a tracker gets.
+- __main__: gives a run that was held or cancelled its end state in its trackers.
 """
