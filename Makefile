@@ -36,13 +36,13 @@ help-dev: ## List the commands for work on the kit: tests, benchmarks, lint
 
 ##@ Work on the kit
 test: $(READY_DEV) ## All tests; on a real Slurm where its daemons are installed [COVERAGE=1]
-	@$(PYTEST) $(COVER) tests/slurm tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
+	@$(PYTEST) $(COVER) tests/slurm tests/local tests/plugins tests/core tests/repository $(call typed,FLAGS)
 test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [COVERAGE=1]
-	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/core tests/repository tests/plugins $(call typed,FLAGS)
+	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/plugins tests/core tests/repository $(call typed,FLAGS)
 COVER = $(if $(call typed,COVERAGE),--cov)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
 test-here: $(READY_DEV) ## The tests that need no Slurm
-	@$(PYTEST) tests/local tests/core tests/repository tests/plugins $(call typed,FLAGS)
+	@$(PYTEST) tests/local tests/plugins tests/core tests/repository $(call typed,FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm $(call typed,FLAGS)
 test-slow: $(READY_DEV) ## The tests that `make test` leaves out for time

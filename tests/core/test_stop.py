@@ -44,7 +44,7 @@ print(request.requested)
 
 def test_signals_in_startup_are_kept_for_the_loop():
     done = run_rank("""
-stop.STARTUP_GRACE_S = 4  # busy cores may hold up what comes before the loop
+stop.STARTUP_GRACE_S = 2  # busy cores may hold up what comes before the loop
 for number in 12 * list(stop.STOP_SIGNALS):
     signal_self(number)
 request.enter_loop()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.plugins import PLUGINS
 from tests.core.run_files import read_progress_steps
@@ -49,7 +49,7 @@ def make(tmp_path):
     kit.kill()
 
 
-def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
+def test_ctrl_c_before_an_agent_can_note_it_is_no_crash_nor_an_error_of_make(make, tmp_path):
     config = tmp_path / "slow.yaml"
     config.write_text("name: slow\nlaunch: {command_prefix: [bash, -c, exec sleep 60]}\n")
     # In the background, as by `make test &`, a shell lets its programs ignore SIGINT.
@@ -61,6 +61,8 @@ def test_no_error_of_make_follows_a_stop_by_ctrl_c(make, tmp_path):
     assert status == -signal.SIGINT and "***" not in stderr, stderr
     (run,) = (make.root / "slow").glob("2*")
     assert stderr.endswith(f"stopped, nothing saved; next: make resume RUN={run.name}\n")
+    (record,) = read_jsonl(RunDir(run).attempts)
+    assert record["cause"] == "interrupted"
 
 
 def test_the_commands_of_the_readme_lead_a_run_from_submit_to_export(make, tmp_path):

@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -40,6 +41,7 @@ def plugin(path):
     return path.parts[2] if len(path.parts) > 3 and path.parts[1] == "plugins" else "core"
 
 
+@functools.cache
 def counted(folders):
     """The lines and the statement lines of each plugin in folders."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -310,7 +310,7 @@ STUCK = "import subprocess, sys, time; {} ; time.sleep(1000)"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "limits"), [("pass", "[0.5, 99]"), ("subprocess.run(['sleep', '6'])", "[99, 0.5]")]
+    ("ranks", "limits"), [("pass", "[0.5, 99]"), ("subprocess.run(['sleep', '3'])", "[99, 0.5]")]
 )
 def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
     monkeypatch.setenv("LIMITS", limits)

@@ -83,17 +83,14 @@ CASES: dict[str, Train] = {
     "uneven": dataclasses.replace(GPT, **UNEVEN, grad_clip_norm=None, micro_batch_size=2),
     "uneven clipped": dataclasses.replace(GPT, **UNEVEN, micro_batch_size=1),
 }
-ALWAYS = ("gpt", "accumulation", "uneven", "uneven clipped")
-AT_THREE = (*ALWAYS, "resnet", "masked", "branches", "bf16 gpt", "bf16 resnet")
-AT_TWO = ("gpt", "accumulation", *(case for case in CASES if case not in AT_THREE))
+AT_THREE = tuple(case for case in CASES if case != "clipped")
+AT_FOUR = ("accumulation", "uneven clipped", "bf16 resnet")
 # (number of ranks, case, strategy)
 RUNS = [
-    *((1, case, "ddp") for case in ALWAYS if case.startswith("uneven")),
-    *((2, case, strategy) for case in AT_TWO for strategy in ("ddp", "fsdp")),
+    *((1, case, "ddp") for case in AT_THREE if case.startswith("uneven")),
+    *((2, "clipped", strategy) for strategy in ("ddp", "fsdp")),
     *((3, case, strategy) for case in AT_THREE for strategy in ("ddp", "fsdp")),
-    *((4, case, strategy) for case in ALWAYS for strategy in ("ddp", "hsdp")),
-    (4, "bf16 resnet", "ddp"),
-    (4, "bf16 resnet", "hsdp"),
+    *((4, case, strategy) for case in AT_FOUR for strategy in ("ddp", "hsdp")),
 ]
 
 

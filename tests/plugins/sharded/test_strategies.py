@@ -82,11 +82,10 @@ def test_a_step_begins_with_the_buffers_of_rank_0(ranks, run):
         assert buffers and largest_difference(buffers, ranks[0][run].buffers) == 0
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("case", ["gpt", "accumulation"])
-def test_fsdp_reduces_in_the_last_micro_batch_only(ranks, case, world_size):
+def test_fsdp_reduces_in_the_last_micro_batch_only(ranks, case):
     num_batches = 3 if case == "accumulation" else 1
-    count = ranks[0][world_size, case, "fsdp"].collectives
+    count = ranks[0][3, case, "fsdp"].collectives
     # Three blocks and the root; the root keeps its weights until the backward pass.
     assert count == {
         "_allgather_base_": num_batches * (4 + 3),

@@ -49,7 +49,7 @@ class AtWill(Paced):
     DISK_FILE: no file of a checkpoint is fsynced while this file exists.
     ERRNO_FILE: in the first attempt that fsync fails with the error in this file.
     TROUBLE_FOLDER: the rank with a file of its number there loops for ever, once.
-    CRASH_NODE, CRASH_RANK: there a batch fails; with CRASH_ATTEMPT in that attempt only.
+    CRASH_NODE, CRASH_RANK: there a batch fails.
     EATING: rank 1 runs out of memory: "allocator 1 2" or "kernel 1", with the attempts.
 
     The two files of the disk may hold the name of the only file of a checkpoint that is meant,
@@ -62,10 +62,9 @@ class AtWill(Paced):
         super().__init__()
         before_fsync(_disturb)
         self._calls, attempt = 0, os.environ.get("KIT_ATTEMPT")
-        is_me = os.environ.get("CRASH_NODE") == node_name() or (
+        self._fails = os.environ.get("CRASH_NODE") == node_name() or (
             os.environ.get("CRASH_RANK") == os.environ.get("RANK", "none")
         )
-        self._fails = is_me and os.environ.get("CRASH_ATTEMPT", attempt) == attempt
         self._what, *attempts = os.environ.get("EATING", "nothing").split()
         self._is_hungry = os.environ.get("RANK") == "1" and attempt in attempts
 

@@ -49,7 +49,7 @@ EXPECTED: dict[str, str | None] = {
     "29_memory_that_is_never_enough": "out_of_memory max_crashes",
     "30": None,
     "31": "",
-    "31_spoilt": None,
+    "31_hostile_specs": None,
     "32": "preemption",
     "33": "node_failure",
     "34": None,
