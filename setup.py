@@ -2,5 +2,5 @@
 
 from setuptools import find_packages, setup
 
-PARTS = ["slurm", "own_script", *find_packages(include=["jobs*", "trainer*"])]
+PARTS = ["slurm", "examples", *find_packages(include=["jobs*", "trainer*"])]
 setup(packages=["slurm_job_kit", *(f"slurm_job_kit.{name}" for name in PARTS)])

@@ -20,7 +20,7 @@
   depend on (seed, step, sample) only, so a resume draws the same numbers.
 
 A script of your own (`launch.script`) imports nothing from the kit: copy kit_stop.py from
-configs/own_script. Every other module of the kit may change without notice.
+configs/examples. Every other module of the kit may change without notice.
 """
 
 from .data.sources import Samples, Stream

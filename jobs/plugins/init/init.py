@@ -9,7 +9,7 @@ from ...base import installation
 from ...base.errors import UserError
 
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
-SCRIPT = "configs/own_script" if installation.IS_CLONE else "own_script"
+EXAMPLES = "configs/examples" if installation.IS_CLONE else "examples"
 
 
 SPEC = """\
@@ -48,9 +48,8 @@ def init_script(folder: Path, script: Path) -> int:
         what = "is no Python file" if path.suffix != ".py" else "its folder does not exist"
         raise UserError(f"--script {script}: {what}", "give the path of your train.py")
     top = installation.top_of(folder) or folder
-    name = os.path.relpath(path, top)
-    spec = SPEC.format(stem=json.dumps(path.stem), name=json.dumps(name))
-    source = installation.HOME / SCRIPT / "kit_stop.py"
+    spec = SPEC.format(stem=json.dumps(path.stem), name=json.dumps(os.path.relpath(path, top)))
+    source = installation.HOME / EXAMPLES / "kit_stop.py"
     _write(path.with_name(source.name), source.read_text(encoding="utf-8"))
     _write(folder / f"{path.stem}.yaml", spec)
     todo = "" if path.is_file() else f"write {script}, and "

@@ -91,7 +91,7 @@ FAULTS = (
         "exit code 0 before the end",
         (STOPS,),
         "a stopped training exits with code 0, as a complete one does",
-        "exit with another code, such as 1, or use the kit's configs/own_script/kit_stop.py, "
+        "exit with another code, such as 1, or use the kit's configs/examples/kit_stop.py, "
         "whose marker says which",
         attrgetter("leaves_as_done"),
     ),

@@ -14,6 +14,8 @@ from ...base.errors import UserError
 from ...runs import code_snapshot
 from .check import is_launcher
 
+_HANDLES_TERM = re.compile(rb"kit_stop|slurm_job_kit\.trainer\.plugins\.integrations")
+
 
 def spec_text(words: Sequence[str], command: str) -> str:
     """Return the YAML of a spec that runs `python SCRIPT WORDS` or `python -m MODULE WORDS`.
@@ -43,8 +45,8 @@ def spec_text(words: Sequence[str], command: str) -> str:
         what = f"the kit starts programs at the top of their repository, {top}, not in {Path.cwd()}"
         line = _typed(command, shlex.join(["python", *start, *args]))
         raise UserError(what, f"cd {shlex.quote(str(top))} && {line}")
-    if any(b"kit_stop" in text.read_bytes() for text in texts if text.is_file()):
-        launch["stop_signal"] = "TERM"  # which kit_stop.py handles
+    if any(_HANDLES_TERM.search(text.read_bytes()) for text in texts if text.is_file()):
+        launch["stop_signal"] = "TERM"
     known = launch | {"args": args} | _interpreter(program)
     lines = (f"  {key}: {json.dumps(value)}\n" for key, value in known.items() if value)
     name = re.sub(r"[^\w-]+", "-", name).strip("-_") or "run"

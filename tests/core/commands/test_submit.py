@@ -72,7 +72,7 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
 @pytest.mark.usefixtures("slurm")
 @pytest.mark.plugin("scripts")
 def test_a_dry_run_shows_the_script_and_keys_that_nothing_reads_only_if_asked(capsys):
-    for words in ([], ["launch.script=configs/own_script/train.py"]):
+    for words in ([], ["launch.script=configs/examples/plain.py"]):
         assert main(["submit", "tiny.yaml", *words, "--dry-run"]) == 0
         output = capsys.readouterr().out
         command, shown = output.split("\n\n# resolved spec\n")

@@ -21,7 +21,7 @@ from slurm_job_kit.jobs.contract.rundir import RunDir
 from tests.core.run_files import read_progress_steps
 from tests.core.two_hosts import look
 
-PATH = Path(__file__).resolve().parents[3] / "configs/own_script/kit_stop.py"
+PATH = Path(__file__).resolve().parents[3] / "configs/examples/kit_stop.py"
 
 
 @pytest.fixture

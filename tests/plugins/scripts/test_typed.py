@@ -19,6 +19,7 @@ def repository(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/tune.py").write_text("from kit_stop import Stop")
+    (tmp_path / "sub/fit.py").write_text("import slurm_job_kit.trainer.plugins.integrations.fabric")
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(installation, "IS_BY_MAKE", False)
@@ -45,6 +46,7 @@ def test_the_text_of_the_spec_is_a_file_for_the_next_day(repository):
     ("line", "expected"),
     [
         ("python3 sub/tune.py", {"name": "tune", "script": "sub/tune.py", "stop_signal": "TERM"}),
+        ("python sub/fit.py", {"name": "fit", "stop_signal": "TERM"}),
         ("python -m pkg.train.__main__ a", {"name": "pkg-train", "args": ["a"]}),
         ("python -m sub.tune", {"module": "sub.tune", "stop_signal": "TERM"}),
     ],

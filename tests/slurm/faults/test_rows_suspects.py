@@ -12,7 +12,7 @@ pytestmark = pytest.mark.plugin("nodes")
 BAD = "n2"
 OFTEN = "checkpoint.every_steps=3"
 STUB = Path(__file__).with_name("stub_gpus")
-SCRIPT = "launch={script: tests/own_scripts/snapshotting.py, args: ['2', '-1'], nproc_per_node: 1}"
+SCRIPT = "launch={script: configs/examples/plain.py, args: [--epochs, '2'], nproc_per_node: 1}"
 GPUS = ("train=", "checkpoint=", SCRIPT)
 
 

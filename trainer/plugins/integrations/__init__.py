@@ -7,9 +7,8 @@ trainer. `docs/integrations.md` has how to use them, and what each library's own
 - lightning: a callback of Lightning's Trainer.
 - fabric: for a loop of one's own with Lightning's Fabric.
 - accelerate: for a loop of one's own with accelerate.
-- keeper: when to save and to stop; random generators and the position in the data; what the last
-  two share.
+- keeper: when to save and to stop, random generators, the position in the data.
 - batches: the batches of each epoch, from any position on.
 - whole: checkpoints with check sums, of which a damaged one is put aside.
-- kit_stop: the file that scripts copy, `configs/own_script/kit_stop.py`.
+- kit_stop: the file that scripts copy, `configs/examples/kit_stop.py`.
 """

@@ -1,1 +1,1 @@
-../../../configs/own_script/kit_stop.py
+../../../configs/examples/kit_stop.py
