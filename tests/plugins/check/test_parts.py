@@ -76,7 +76,9 @@ def of(train=DATA, **keys):
     return dataclasses.replace(train, **keys)
 
 
-@pytest.mark.parametrize("name", ["resnet", "cancer", "own_parts", "own_objective", "own_stream"])
+@pytest.mark.parametrize(
+    "name", ["resnet", "s1", "cancer", "own_parts", "own_objective", "own_stream"]
+)
 def test_nothing_is_found_in_the_examples(check, name):
     spec = load(REPOSITORY / f"configs/{name}.yaml").spec
     sections = {"slurm": spec.slurm, "launch": spec.launch, "checkpoint": spec.checkpoint}
