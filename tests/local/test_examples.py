@@ -19,7 +19,7 @@ from tests.core.run_files import read_progress_steps
 from tests.core.waiting import wait_for
 from tests.local.local_kit import FOREIGN, REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.plugin("scripts", "integrations", "look")]
+pytestmark = [pytest.mark.slow, pytest.mark.plugin("scripts", "integrations", "look", "hooks")]
 # The package that a script needs, and where it saves its last weights.
 SCRIPTS = {
     "plain": ("torch", "checkpoint.pt"),
@@ -35,6 +35,7 @@ def test_a_stopped_example_ends_with_the_bits_of_plain_torchrun(kit, tmp_path, n
         pytest.skip(f"{package} is not installed: pip install -r requirements-dev.lock")
     script = REPOSITORY / f"configs/examples/{name}.py"
     words, changes = typed(script)
+    changes.append("""hooks.checkpoint=echo "$KIT_STEP" >>hooks""")
     process = kit.start("submit", *changes, "--cluster", "local", "--", *words)
     newest = kit.root / name / "latest"
     wait_for(lambda: steps_of(newest) > 0, f"no step of {newest}")
@@ -51,6 +52,9 @@ def test_a_stopped_example_ends_with_the_bits_of_plain_torchrun(kit, tmp_path, n
     assert (first["last_step"], second["first_step"]) == (stopped, stopped + 1)
     result = read_json(run.result)
     assert (result["global_step"], result["steps_redone"]) == (total, 0)
+    saved = [e["step"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "save"]
+    hooked = [*map(int, (run.path / "hooks").read_text().split())]
+    assert hooked == saved and saved[-1] == total
     status, stdout, _ = kit.run("status", run.run_id)
     assert status == 0 and f"step {total}/{total}\n" in stdout and "loss " in stdout
 
