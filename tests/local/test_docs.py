@@ -24,26 +24,26 @@ PLUGINS = (
 )
 pytestmark = [pytest.mark.slow, pytest.mark.plugin(*PLUGINS)]
 ELSEWHERE = {
-    "make (test|lint|chaos|bench)": "CI runs it",
-    "make cluster-up|sbatch": "tests/slurm starts a Slurm",
+    "make (test|lint|chaos|bench|release)": "CI runs it",
+    "make cluster-up|sbatch|python -m docs": "tests/slurm starts a Slurm",
     "make shell": "no rank runs: tests/plugins/shell",
     "make cancel": "no run is left to cancel: test_make.py",
-    "pip": "it downloads; tests/installed.py installs the kit",
+    "pip|git clone": "it downloads; tests/installed.py installs the kit",
     ".*gpus_per_node=4": "no GPUs",
     r"\S*python -m( jobs rehearse)?$|.* \[--": "it is a part of a command line",
 }
 FILLED = {
     r"CONFIG=\.\.\.": "CONFIG=configs/cancer.yaml",
-    r"=(\.\.\.|NAME|RUN(?=@)|2026[-\d\w]+)": "=cancer",
-    "sweep-2026[-0-9a-f]+": "sweep",
-    "step-1200": "best",
+    r"=(\.\.\.|NAME|resnet|undisturbed|RUN(?=@)|2026[-\d\w]+)": "=cancer",
+    "step-1200": "best YES=1",
+    r'CMD="python train.py( --lr 0.1)?': 'CMD="python configs/own_script/train.py 20',
     "CODE=1": "CODE=1 CHECKPOINT=best",  # other code alone continues no complete run
     "freeze CONFIG": "freeze configs/first.yaml",
     "kit why RUN": "kit why first",
+    "make export$": "make export RUN=cancer",  # the newest run is one of a script
     # The host of the tests may have programs of Slurm, but no cluster.
     "^(make (dry-run|submit|resume|sweep)(?!.*(FLAGS|DRY)).*)": r'\1 FLAGS="--cluster local"',
-    "FLAGS=--no-check": 'FLAGS="--no-check --cluster local"',
-    "^(kit submit .*)": r"\1 --cluster local",
+    "^kit submit": "kit submit --cluster local",
 }
 
 
@@ -54,7 +54,6 @@ def is_whole(command):
 
 
 TYPED = [*filter(is_whole, dict.fromkeys(each.values[0] for each in commands()))]
-TYPED.sort(key=lambda command: "--days 0" in command)  # at the end: it deletes all runs
 
 
 def environment(*folders, **variables):
@@ -91,8 +90,10 @@ def mine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mine")
     make_repository(folder / "code")
     shutil.copy(REPOSITORY / "tests/plugins/rehearse/good.py", folder / "code/train.py")
-    kit = install(folder / "installed")
-    return folder / "code", environment(kit.parent)
+    place = folder / "code", environment(install(folder / "installed").parent)
+    status, output = typed("kit init && kit submit --cluster local configs/first.yaml", *place)
+    assert status == 0, output
+    return place
 
 
 @pytest.mark.parametrize("command", TYPED)
@@ -104,5 +105,4 @@ def test_a_command_line_of_the_docs_runs_as_it_is_typed(command, request):
     for pattern, text in FILLED.items():
         command = re.sub(pattern, text, command)
     status, output = typed(command, *place)
-    expected = (2, True) if "train.lr=1e6" in command else (0, False)
-    assert (status, "the loss is nan" in output) == expected, output
+    assert status == 0, output

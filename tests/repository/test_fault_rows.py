@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.faults.rows import is_of, row_of
+from tests.slurm.faults.rows import is_of
 from tests.slurm.faults.why_rows import EXPECTED, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def test_a_test_is_of_the_row_in_its_name():
-    assert row_of("test_row_14_sigkill_of_a_rank[cgroup]") == 14
-    assert row_of("test_an_array_task_is_requeued_alone") is None
 
 
 @pytest.mark.parametrize(
