@@ -26,7 +26,8 @@ class Plugin(NamedTuple):
 # In the order in which their hooks are called.
 PLUGINS: dict[str, Plugin] = {
     "sites": Plugin(
-        hooks=("layers", "before_queue", "evidence", "decide", "choose_nodes", "successor", "end")
+        hooks=("layers", "before_queue", "evidence", "decide", "choose_nodes", "successor", "end"),
+        commands={"doctor": "show whether runs can be queued and can train here, and what to do"},
     ),
     "scripts": Plugin(
         hooks=(

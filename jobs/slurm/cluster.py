@@ -42,8 +42,11 @@ def unloaded_reason(
 
 
 def settings() -> Mapping[str, str]:
-    """Return the values of `scontrol show config` by name; none if Slurm does not answer."""
-    text = ask.output(["scontrol", "show", "config"])
+    """Return the values of `scontrol show config` by name; none if Slurm does not answer.
+
+    Time: when slurmctld answered, in seconds since the epoch, by its clock.
+    """
+    text = ask.output(["scontrol", "show", "config"]).replace(" data as of ", "\nTime=", 1)
     lines = (line.partition("=") for line in text.splitlines())
     values = {name.strip(): value.strip() for name, equals, value in lines if equals}
     return values if "PreemptType" in values else {}

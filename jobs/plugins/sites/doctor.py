@@ -1,0 +1,264 @@
+"""The command doctor: whether runs can be queued and can train here, one line for each thing.
+
+It asks this host and slurmctld; what a job meets on its nodes, `--probe` shows.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ... import hooks
+from ...base.console import print_line, user_name
+from ...base.environment import Program
+from ...base.errors import UserError
+from ...base.gpus import of_machine
+from ...commands import arguments
+from ...config.load import load
+from ...contract.spec import Spec
+from ...node.interfaces import list_interfaces
+from ...runs.lookup import runs_root
+from ...slurm import ask, cluster, sbatch
+from . import layers, preemption
+
+MAKE = ("", "FLAGS")
+LIMIT_S = 6  # of what may hang: torch on a slow disk, slurmctld
+MAX_SKEW_S, USUAL_KILL_WAIT_S, MIN_LIMIT = 5, 30, 1024
+MIN_BYTES, MIN_FILES = 1 << 30, 10_000
+TORCH = (
+    "import torch as t; v = t.version; print(t.__version__, v.cuda or v.hip, t.cuda.device_count())"
+)
+# File systems that one host alone sees. Source: stat(1), -f.
+LOCAL = ("ext2/ext3", "xfs", "tmpfs", "overlayfs", "btrfs", "zfs")
+# What Slurm does with a job that it preempts. Source: slurm.conf(5), PreemptMode
+MODES = {"OFF": "never", "REQUEUE": "requeued", "CANCEL": "cancelled, and a successor continues"}
+Line = tuple[str, str, str]  # OK, WARN or FAIL; a name; what was seen, and what to do
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    about = "write your account, partition and interpreter into your site file"
+    parser.add_argument("--write-site", action="store_true", help=about)
+    about = "queue a job of two nodes for 3 minutes: signals, requeue, shared disk, network"
+    parser.add_argument("--probe", action="store_true", help=about)
+    arguments.add_json(parser)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the lines; returns 1 if one is FAIL. Raises: SpecError for a wrong site file."""
+    spec = hooks.prepare_code(load(Path("doctor"), (), "name: doctor\n").spec, Path())[0]
+    ping = ask.call(["timeout", str(LIMIT_S // 2), "scontrol", "ping"])
+    is_up = ping is not None and " UP" in ping.stdout
+    settings = cluster.settings() if is_up else {}
+    checks = (
+        (python, slurm, partitions, preempted, disk, host)
+        if is_up
+        else (python, no_slurm, disk, host)
+    )
+    with ThreadPoolExecutor() as pool:
+        found = [*pool.map(lambda check: [*check(spec, settings)], checks)]
+    lines = [line for each in found for line in each]
+    if args.json:
+        print(json.dumps([dict(zip(("state", "name", "seen"), x, strict=True)) for x in lines]))
+    for state, name, seen in lines if not args.json else ():
+        print(f"{state:<4}  {name:<10} {seen}")
+    if args.write_site:
+        write_site(spec)
+    if args.probe:
+        print_line(queue_probe(spec))
+    return int(any(state == "FAIL" for state, _, _ in lines))
+
+
+def line(is_fine: bool, name: str, seen: str, advice: str, otherwise: str = "WARN") -> Line:
+    return ("OK", name, seen) if is_fine else (otherwise, name, f"{seen}; {advice}")
+
+
+def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    yield "OK", "python", f"{sys.version.split()[0]}, submitit {version('submitit')}"
+    words = [spec.interpreter, "-c", TORCH]
+    try:
+        seen = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    except subprocess.TimeoutExpired:
+        yield "WARN", "torch", f"{words[0]} has not imported it in {LIMIT_S} s; a slow disk?"
+        return
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = (getattr(error, "stderr", None) or str(error)).strip().rpartition("\n")[2]
+        yield "FAIL", "torch", f"{words[0]}: {why}; activate an environment that has it"
+        return
+    number, kind, gpus = seen.stdout.split()
+    what = f"{number} of {words[0]}, for {'CPUs' if kind == 'None' else f'GPUs ({kind})'}"
+    is_fit = kind != "None" or not any("gpu" in row.get("TRES", "") for row in listed())
+    yield line(is_fit, "torch", what, "there are GPUs: install a build for them")
+    if here := of_machine():
+        seen_of = f"torch sees {gpus} of {here}"
+        yield line(int(gpus) >= here, "GPUs", seen_of, "does nvidia-smi see them?", "FAIL")
+
+
+def no_slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    if cluster.is_installed():
+        yield "FAIL", "slurm", "slurmctld does not answer; scontrol ping, or ask your site"
+    else:
+        why = cluster.unloaded_reason() or ""
+        yield line(
+            not why,
+            "slurm",
+            f"no sbatch on PATH; {why or 'runs train here'}",
+            "module load slurm",
+            "FAIL",
+        )
+
+
+def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    yield "OK", "slurm", f"{settings['SLURM_VERSION']}, cluster {settings.get('ClusterName')}"
+    yield clock(time.time() - float(settings["Time"]), "slurmctld")
+
+
+def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    """Let Slurm say of each partition whether it takes a job of this user."""
+    chosen = (spec.slurm.partition or "").split(",")
+    for row in listed():
+        name = row["PartitionName"]
+        words = ["sbatch", "--test-only", *options(spec, partition=name, nodes=1), "--wrap=true"]
+        answer = ask.call(words)
+        seen = f"{name}: {row['TotalNodes']} nodes, time limit {row['MaxTime']}"
+        seen += f", grace {row['GraceTime']} s" * (row["GraceTime"] != "0")
+        is_mine = name in chosen or (chosen == [""] and row["Default"] == "YES")
+        is_fine = answer is not None and answer.returncode == 0
+        why = "no answer" if answer is None else " ".join(answer.stderr.split())
+        yield line(is_fine, "partition", seen, why, "FAIL" if is_mine else "WARN")
+    if not any(row["Default"] == "YES" for row in listed()) and chosen == [""]:
+        yield "WARN", "partition", "none is the default; set slurm.partition"
+    mine = cluster.show_accounting("assoc", f"user={user_name(os.geteuid())}", "format=QOS")
+    for text in cluster.show_accounting(
+        "qos", "format=Name,GraceTime,MaxJobsPU,MaxSubmitPU"
+    ).splitlines():
+        name, grace, *limits = text.split("|")
+        if name in mine.replace("\n", ",").split(","):
+            most = min((int(each) for each in limits if each), default=0)
+            seen = f"{name}: grace {grace}" + f", {most} jobs of yours" * bool(most)
+            yield line(not 0 < most <= 2, "QOS", seen, "a sweep or a successor needs more")
+
+
+def preempted(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    for site in preemption.query(spec.slurm, settings):
+        mode = MODES.get(site.preempt_mode)
+        seen = f"{site.name}: {mode or site.preempt_mode}"
+        yield line(mode is not None, "preemption", seen, "a job keeps its memory")
+    seen = f"JobRequeue={settings.get('JobRequeue')}"
+    way = "only jobs that ask are requeued, as the kit's do; --probe tries it"
+    yield line(settings.get("JobRequeue") != "0", "requeue", seen, way)
+    wait_s = cluster.number(settings.get("KillWait", ""), USUAL_KILL_WAIT_S)
+    way = "a save that takes longer is lost: set checkpoint.every_steps"
+    yield line(wait_s >= USUAL_KILL_WAIT_S, "KillWait", f"{wait_s} s after a grace", way)
+
+
+def disk(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    """Do what the kit does in the folder of all runs, in one that is removed again."""
+    root = runs_root(spec.runs_root)
+    folder = next(each for each in (root, *root.parents) if each.is_dir())
+    doing = "it cannot be written"
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".kit-doctor-") as made:
+            file, other, began = Path(made, "a"), Path(made, "b"), time.monotonic()
+            with open(file, "wb") as written:
+                written.write(bytes(4096))
+                os.fsync(written.fileno())
+            took_s, ahead_s = time.monotonic() - began, time.time() - file.stat().st_mtime
+            doing = "it has no hard links, by which one job of a run excludes another"
+            os.link(file, other)
+            doing = "a file cannot replace another"
+            os.replace(file, other)
+            keeps = not (Path(made).stat().st_mode ^ folder.stat().st_mode) & stat.S_ISGID
+    except OSError as error:
+        yield "FAIL", "runs_root", f"{folder}: {doing} ({error.strerror}); set runs_root"
+        return
+    kind = ask.output(["stat", "-fc", "%T", str(folder)]).strip()
+    yield free("runs_root", folder, f", {kind}, fsync in {1000 * took_s:.0f} ms")
+    if settings and kind in LOCAL:
+        yield "WARN", "runs_root", f"{kind} is of one host; set runs_root if nodes do not see it"
+    if not keeps:
+        yield "WARN", "runs_root", f"{folder}: new folders do not get its setgid"
+    yield clock(ahead_s, "the file server")
+
+
+def host(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    """What local runs use, and what jobs inherit from the shell that queues them."""
+    yield free("/tmp", Path("/tmp"))
+    yield free("/dev/shm", Path("/dev/shm"))
+    seen = ", ".join(list_interfaces())
+    yield line(bool(seen), "addresses", seen or "loopback only", "no other host can reach this one")
+    for flag, limit in (("-n", resource.RLIMIT_NOFILE), ("-u", resource.RLIMIT_NPROC)):
+        soft, hard = resource.getrlimit(limit)
+        way = f"jobs inherit it; ulimit {flag} {hard} is the most that you may set"
+        yield line(not 0 <= soft < MIN_LIMIT, "ulimit", f"{flag} {soft}", way)
+
+
+def free(name: str, folder: Path, more: str = "") -> Line:
+    disk = os.statvfs(folder)
+    size, files = disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else MIN_FILES
+    seen = f"{folder}: {size / (1 << 30):.1f} GiB free" + f", {files} files" * (files < MIN_FILES)
+    return line(size >= MIN_BYTES and files >= MIN_FILES, name, seen + more, "make room")
+
+
+def clock(ahead_s: float, of: str) -> Line:
+    seen = f"this host's is {ahead_s:+.0f} s from that of {of}"
+    return line(abs(ahead_s) <= MAX_SKEW_S, "clock", seen, "tell your site")
+
+
+def options(spec: Spec, **changed: Any) -> list[str]:
+    """Return sbatch's options of a short job, with those of the site file."""
+    slurm = replace(spec.slurm, time="00:03:00", signal_lead_s=1, **changed)
+    return sbatch.sbatch_options(
+        replace(spec, name="kit-doctor", slurm=slurm), Path.cwd(), "%j.log"
+    )
+
+
+def listed() -> list[dict[str, str]]:
+    """Return the partitions that Slurm shows this user, the default one first."""
+    blocks = ask.output(["scontrol", "show", "partition"]).split("PartitionName=")[1:]
+    rows = [dict(re.findall(r"(\w+)=(\S+)", f"PartitionName={block}")) for block in blocks]
+    return sorted(rows, key=lambda row: row["Default"] != "YES")
+
+
+def write_site(spec: Spec) -> None:
+    """Write what was seen as the user's own defaults. Raises: UserError where the file exists."""
+    path = Path(os.path.expanduser(os.environ.get(layers.VARIABLE) or layers.SITE))
+    account = cluster.show_accounting("user", user_name(os.geteuid()), "format=DefaultAccount")
+    names = [row["PartitionName"] for row in listed()]
+    slurm = {"account": account.split()[:1], "partition": names[:1]}
+    values = {"slurm": {key: one for key, found in slurm.items() for one in found}}
+    values |= {"launch": {"python": spec.interpreter}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            yaml.safe_dump(values, file, sort_keys=False)
+    except FileExistsError:
+        raise UserError(f"{path} exists", "change it yourself, or delete it first") from None
+    print(f"wrote {path}:\n{path.read_text()}", end="")
+
+
+def queue_probe(spec: Spec) -> str:
+    """Queue probe.sh; returns how to read its log. Raises: UserError."""
+    folder = runs_root(spec.runs_root) / "probe"
+    folder.mkdir(parents=True, exist_ok=True)
+    script = shutil.copy(Path(__file__).with_name("probe.sh"), folder)
+    words = ["sbatch", *options(spec, nodes=2), f"--chdir={folder}", script, str(folder)]
+    environ = hooks.launch_command(Program.SBATCH, (), os.environ)[1]
+    job, answer = sbatch.submit([*words, spec.interpreter], environ)
+    if job is None:
+        raise UserError(f"the probe is not queued: {answer}")
+    return f"job {job}: tail -F {folder}/{job}.log"

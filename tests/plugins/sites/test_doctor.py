@@ -1,0 +1,125 @@
+"""What doctor says of a host and of a Slurm: each planted fault is named."""
+
+import os
+import resource
+import stat
+import time
+
+import pytest
+import yaml
+
+from slurm_job_kit.jobs.__main__ import main
+
+CONFIG = """Configuration data as of {time}
+KillWait                = {kill_wait} sec
+JobRequeue              = {requeue}
+PreemptType             = preempt/partition_prio
+SLURM_VERSION           = 23.11.4
+"""
+PARTITIONS = """PartitionName=gpu
+   AllowAccounts=vip Default=NO
+   GraceTime=0 MaxTime=1-00:00:00
+   TotalNodes=2 PreemptMode=CANCEL
+PartitionName=cpu
+   AllowAccounts=ALL Default=YES
+   GraceTime=30 MaxTime=UNLIMITED
+   TotalNodes=4 PreemptMode={mode}
+"""
+
+
+@pytest.fixture
+def doctor(slurm, capsys, monkeypatch):
+    """`doctor(words, ...)`: its exit code and lines by name, on a site of these settings."""
+
+    def call(*words, ahead_s=0, kill_wait=30, requeue=1, mode="REQUEUE", most=""):
+        config = CONFIG.format(
+            time=int(time.time() - ahead_s), kill_wait=kill_wait, requeue=requeue
+        )
+        slurm.answer("scontrol", "Slurmctld(primary) at head is UP\n", when="ping*")
+        slurm.answer("scontrol", config, when="*config")
+        slurm.answer("scontrol", PARTITIONS.format(mode=mode), when="*partition*")
+        slurm.answer("sbatch", error="error: Invalid account\n", status=1, when="*=gpu*")
+        slurm.install("sacctmgr", "")
+        slurm.answer("sacctmgr", "normal,low\n", when="*format=QOS")
+        slurm.answer(
+            "sacctmgr", f"normal|00:00:00||{most}\nother|00:00:00|1|1\n", when="*show qos*"
+        )
+        slurm.answer("sacctmgr", "lab\n", when="*DefaultAccount")
+        code = main(["doctor", *words])
+        return code, capsys.readouterr().out
+
+    monkeypatch.setenv("KIT_SITE", str(slurm.folder / "site.yaml"))
+    return call
+
+
+def test_a_site_without_a_fault_is_fine(doctor):
+    code, lines = doctor()
+    assert code == 0
+    assert "\nOK    slurm      23.11.4" in lines
+    assert "OK    partition  cpu: 4 nodes, time limit UNLIMITED, grace 30 s\n" in lines
+    assert "WARN  partition  gpu: 2 nodes, time limit 1-00:00:00; error: Invalid account\n" in lines
+
+
+@pytest.mark.parametrize(
+    ("site", "line"),
+    [
+        ({"ahead_s": 90}, "WARN  clock      this host's is +90 s from that of slurmctld"),
+        ({"requeue": 0}, "WARN  requeue    JobRequeue=0"),
+        ({"kill_wait": 5}, "WARN  KillWait   5 s"),
+        ({"mode": "SUSPEND"}, "WARN  preemption partition cpu: SUSPEND"),
+        ({"most": 2}, "WARN  QOS        normal: 2 jobs of yours"),
+    ],
+)
+def test_a_fault_of_the_site_is_named(doctor, site, line):
+    code, lines = doctor(**site)
+    assert (code, line in lines) == (0, True)
+
+
+def test_a_fault_of_the_host_is_named(doctor, monkeypatch):
+    """A file system without hard links cannot be mounted everywhere: os.link stands for it."""
+
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(os, "link", refused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        code, lines = doctor()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert code == 1
+    assert "it has no hard links" in lines
+    assert "WARN  ulimit     -n 256" in lines
+
+
+@pytest.mark.parametrize("has_sbatch", [True, False])
+def test_a_slurm_that_is_silent_or_not_loaded_is_a_failure(
+    here, fake_slurm, capsys, monkeypatch, has_sbatch
+):
+    if not has_sbatch:
+        fake_slurm.remove()
+        monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert main(["doctor"]) == 1
+    words = (
+        "slurmctld does not answer"
+        if has_sbatch
+        else "no sbatch on PATH; SLURM_CONF is set; module load slurm"
+    )
+    assert words in capsys.readouterr().out
+
+
+def test_the_site_file_is_written_once_and_counts(doctor, slurm, capsys):
+    assert doctor("--write-site")[0] == 0
+    path = slurm.folder / "site.yaml"
+    written = yaml.safe_load(path.read_text())
+    assert written["slurm"] == {"account": "lab", "partition": "cpu"}
+    assert main(["doctor", "--write-site"]) == 2
+    assert f"{path} exists" in capsys.readouterr().err
+    assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
+
+
+def test_what_a_job_queues_has_the_site_files_options(doctor, slurm):
+    doctor("--write-site")
+    doctor("--probe")
+    assert {"--account=lab", "--partition=cpu", "--nodes=2", "--requeue"} <= {*slurm.argv}
