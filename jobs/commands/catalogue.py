@@ -20,6 +20,7 @@ COMMANDS = {
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
 }
+DAILY = ("submit", "status", "why", "logs", "cancel", "resume")
 # What a user types as a command without `--`.
 _PROGRAM = re.compile(r"python[\d.]*|torchrun|accelerate|srun|bash|.*\.py")
 
@@ -43,9 +44,10 @@ class Command(Protocol):
 
 
 def all_commands() -> dict[str, str]:
-    """Return each command with what it does; those of the plugins come last."""
+    """Return each command with what it does: those of each day first, those of plugins last."""
     of_plugins = (plugin.commands for plugin in PLUGINS.values())
-    return COMMANDS | {name: about for each in of_plugins for name, about in each.items()}
+    found = COMMANDS | {name: about for each in of_plugins for name, about in each.items()}
+    return {name: found[name] for name in (*DAILY, *found) if name in found}
 
 
 def load(name: str) -> Command:
