@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -47,6 +47,7 @@ TORCH = (
 LOCAL = ("ext2/ext3", "xfs", "tmpfs", "overlayfs", "btrfs", "zfs")
 # What Slurm does with a job that it preempts. Source: slurm.conf(5), PreemptMode
 MODES = {"OFF": "never", "REQUEUE": "requeued", "CANCEL": "cancelled, and a successor continues"}
+USABLE = "OK partition"
 Line = tuple[str, str, str]  # OK, WARN or FAIL; a name; what was seen, and what to do
 
 
@@ -60,27 +61,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the lines; returns 1 if one is FAIL. Raises: SpecError for a wrong site file."""
-    spec = hooks.prepare_code(load(Path("doctor"), (), "name: doctor\n").spec, Path())[0]
+    path = Path(os.path.expanduser(os.environ.get(layers.VARIABLE) or layers.SITE))
+    if args.write_site:
+        if path.exists():
+            raise UserError(f"{path} exists", "change it yourself, or delete it first")
+        os.environ[layers.VARIABLE] = ""
+    spec, settings = defaults(), {}
     ping = ask.call(["timeout", str(LIMIT_S // 2), "scontrol", "ping"])
-    is_up = ping is not None and " UP" in ping.stdout
-    settings = cluster.settings() if is_up else {}
-    checks = (
-        (python, slurm, partitions, preempted, disk, host)
-        if is_up
-        else (python, no_slurm, disk, host)
-    )
+    if ping is not None and " UP" in ping.stdout:
+        settings = cluster.settings()
     with ThreadPoolExecutor() as pool:
-        found = [*pool.map(lambda check: [*check(spec, settings)], checks)]
+        found = [*pool.map(lambda check: [*check(spec, settings)], CHECKS)]
     lines = [line for each in found for line in each]
     if args.json:
         print(json.dumps([dict(zip(("state", "name", "seen"), x, strict=True)) for x in lines]))
     for state, name, seen in lines if not args.json else ():
         print(f"{state:<4}  {name:<10} {seen}")
     if args.write_site:
-        write_site(spec)
+        write_site(path, spec, [seen for state, name, seen in lines if f"{state} {name}" == USABLE])
+        os.environ[layers.VARIABLE] = str(path)
     if args.probe:
-        print_line(queue_probe(spec))
+        print_line(queue_probe(defaults()))
     return int(any(state == "FAIL" for state, _, _ in lines))
+
+
+def defaults() -> Spec:
+    """Return the spec of a run that states nothing, with the site file and the ranks' Python."""
+    return hooks.prepare_code(load(Path("doctor"), (), "name: kit-doctor\n").spec, Path())[0]
 
 
 def line(is_fine: bool, name: str, seen: str, advice: str, otherwise: str = "WARN") -> Line:
@@ -108,29 +115,23 @@ def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
         yield line(int(gpus) >= here, "GPUs", seen_of, "does nvidia-smi see them?", "FAIL")
 
 
-def no_slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
-    if cluster.is_installed():
+def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    if settings:
+        yield "OK", "slurm", f"{settings['SLURM_VERSION']}, cluster {settings.get('ClusterName')}"
+        yield clock(time.time() - float(settings["Time"]), "slurmctld")
+    elif cluster.is_installed():
         yield "FAIL", "slurm", "slurmctld does not answer; scontrol ping, or ask your site"
     else:
-        why = cluster.unloaded_reason() or ""
-        yield line(
-            not why,
-            "slurm",
-            f"no sbatch on PATH; {why or 'runs train here'}",
-            "module load slurm",
-            "FAIL",
-        )
-
-
-def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
-    yield "OK", "slurm", f"{settings['SLURM_VERSION']}, cluster {settings.get('ClusterName')}"
-    yield clock(time.time() - float(settings["Time"]), "slurmctld")
+        seen = cluster.unloaded_reason() or "runs train on this machine"
+        is_fine = seen.startswith("runs")
+        yield line(is_fine, "slurm", f"no sbatch on PATH; {seen}", "module load slurm", "FAIL")
 
 
 def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     """Let Slurm say of each partition whether it takes a job of this user."""
     chosen = (spec.slurm.partition or "").split(",")
-    for row in listed():
+    rows = listed() if settings else []
+    for row in rows:
         name = row["PartitionName"]
         words = ["sbatch", "--test-only", *options(spec, partition=name, nodes=1), "--wrap=true"]
         answer = ask.call(words)
@@ -140,16 +141,14 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
         is_fine = answer is not None and answer.returncode == 0
         why = "no answer" if answer is None else " ".join(answer.stderr.split())
         yield line(is_fine, "partition", seen, why, "FAIL" if is_mine else "WARN")
-    if not any(row["Default"] == "YES" for row in listed()) and chosen == [""]:
+    if rows and chosen == [""] and not any(row["Default"] == "YES" for row in rows):
         yield "WARN", "partition", "none is the default; set slurm.partition"
     mine = cluster.show_accounting("assoc", f"user={user_name(os.geteuid())}", "format=QOS")
-    for text in cluster.show_accounting(
-        "qos", "format=Name,GraceTime,MaxJobsPU,MaxSubmitPU"
-    ).splitlines():
-        name, grace, *limits = text.split("|")
+    every = cluster.show_accounting("qos", "format=Name,GraceTime,MaxJobsPU,MaxSubmitPU")
+    for name, grace, *limits in (text.split("|") for text in every.splitlines()):
         if name in mine.replace("\n", ",").split(","):
             most = min((int(each) for each in limits if each), default=0)
-            seen = f"{name}: grace {grace}" + f", {most} jobs of yours" * bool(most)
+            seen = f"{name}: {f'{most} jobs of yours' if most else 'no limit'}, grace {grace}"
             yield line(not 0 < most <= 2, "QOS", seen, "a sweep or a successor needs more")
 
 
@@ -234,20 +233,17 @@ def listed() -> list[dict[str, str]]:
     return sorted(rows, key=lambda row: row["Default"] != "YES")
 
 
-def write_site(spec: Spec) -> None:
-    """Write what was seen as the user's own defaults. Raises: UserError where the file exists."""
-    path = Path(os.path.expanduser(os.environ.get(layers.VARIABLE) or layers.SITE))
-    account = cluster.show_accounting("user", user_name(os.geteuid()), "format=DefaultAccount")
-    names = [row["PartitionName"] for row in listed()]
-    slurm = {"account": account.split()[:1], "partition": names[:1]}
+def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:
+    """Write the first partition, the account and the ranks' Python; print the file."""
+    user = user_name(os.geteuid())
+    account = cluster.show_accounting("user", user, "format=DefaultAccount").split()
+    slurm = {"account": account[:1], "partition": [each.split(":")[0] for each in partitions[:1]]}
     values = {"slurm": {key: one for key, found in slurm.items() for one in found}}
-    values |= {"launch": {"python": spec.interpreter}}
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            yaml.safe_dump(values, file, sort_keys=False)
-    except FileExistsError:
-        raise UserError(f"{path} exists", "change it yourself, or delete it first") from None
+    path.touch(0o644, exist_ok=False)
+    path.write_text(
+        yaml.safe_dump(values | {"launch": {"python": spec.interpreter}}, sort_keys=False)
+    )
     print(f"wrote {path}:\n{path.read_text()}", end="")
 
 
@@ -262,3 +258,6 @@ def queue_probe(spec: Spec) -> str:
     if job is None:
         raise UserError(f"the probe is not queued: {answer}")
     return f"job {job}: tail -F {folder}/{job}.log"
+
+
+CHECKS = (python, slurm, partitions, preempted, disk, host)
