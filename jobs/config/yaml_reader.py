@@ -30,6 +30,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 # PyYAML takes some of these for line breaks, YAML 1.2 does not; tabs and line ends are allowed.
 _CONTROL = re.compile(rf"(?![\t\r\n])[{CONTROL}\ufeff\ufffe\uffff]")
+_MINUTES = re.compile(r" \d+:\d+$", re.MULTILINE)  # quotes say that a user meant them
 _UNESCAPED = 'write it as an escape in "double quotes" if you need it'
 # Spaces, dashes, quotes and wide signs of word processors and web pages, and what nobody sees.
 _LOOKALIKE = re.compile("[\u00a0\u00ad\u2000-\u2015\u2018-\u206f\u2212\u3000\uff01-\uff5e]")
@@ -121,7 +122,8 @@ def _compose(text: str, events: Iterable[Any]) -> yaml.Node:
 def text_of(values: dict[str, Any]) -> str:
     """Return values as YAML; as JSON, which is YAML 1.2, where PyYAML would not quote 1e5."""
     text = str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=2**31))
-    is_same = parse(text, lambda _: Place()).values == values
+    read = parse(text, lambda _: Place())
+    is_same = read.values == values and not (read.problems or _MINUTES.search(text))
     return text if is_same else f"{json.dumps(values, indent=2, ensure_ascii=False)}\n"
 
 

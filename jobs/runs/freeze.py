@@ -91,6 +91,8 @@ def freeze_all(
     repository = repository or code_snapshot.repository()
     sources = {run: hooks.prepare_code(loaded.spec, repository) for run, loaded in runs.items()}
     first, (spec, *_) = next(iter(sources.items()))
+    if spec.name[:1] in ("", ".") or "/" in spec.name:
+        raise UserError(f"name: {spec.name} cannot be the name of a folder of runs")
     root, mode = first.path.parent.parent, int(spec.dir_mode, 8)
     check_writable(root, mode)
 
@@ -226,6 +228,4 @@ def _printed_by_git(repository: Path, *arguments: str) -> str | None:
 
 
 def _version(package: str) -> str | None:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
+    return next((each.version for each in importlib.metadata.distributions(name=package)), None)

@@ -88,8 +88,7 @@ def _best(spec: Spec) -> Iterator[Problem]:
     best, mode = spec.checkpoint.best, spec.checkpoint.best_mode
     if best is None:
         if spec.train.early_stop_patience is not None:
-            hint = "name a metric there, such as eval_loss"
-            what = "needs checkpoint.best, which is null"
+            what, hint = "needs checkpoint.best, which is null", "name a metric, such as eval_loss"
             yield problem("early_stop_patience", what, hint, "checkpoint.best")
     elif best != "auto" and best not in METRIC_MODES and mode == "auto":
         hint = "write best_mode: min, or best_mode: max"

@@ -30,8 +30,7 @@ FILES = "checkpoints/"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=arguments.RUN)
-    help_of_it = "the reference: a run without interruption"
-    parser.add_argument("reference", metavar="REFERENCE", help=help_of_it)
+    parser.add_argument("reference", metavar="REFERENCE", help="a run without interruption")
 
 
 def command(args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,11 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def question_of(words: Iterable[str]) -> tuple[str, str, list[str]]:
+def question_of(words: Sequence[str]) -> tuple[str, str, list[str]]:
     """Return key or section, spec file or run ("" for none), overrides. Raises: UserError."""
-    changes: list[str] = []
-    topics: list[str] = []
-    sources: list[str] = []
-    for word in words:
-        is_change = "=" in word and not Path(word).is_file()
-        (changes if is_change else topics if topic_of(word) else sources).append(word)
+    changes = [word for word in words if "=" in word and not Path(word).is_file()]
+    topics = [word for word in words if word not in changes and topic_of(word)]
+    sources = [word for word in words if word not in (*changes, *topics)]
     for kind, found in {"key or section": topics, "CONFIG or RUN": sources}.items():
         if len(found) > 1:
             raise UserError(f"{' and '.join(found)}: explain takes one {kind}")

@@ -46,11 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="global rank")
     parser.add_argument("--attempt", type=int, metavar="K", help="one attempt only")
-    help_of_it = "follow the log over all attempts until the run has ended"
-    parser.add_argument("-f", "--follow", action="store_true", help=help_of_it)
+    parser.add_argument("-f", "--follow", action="store_true", help="follow it to the run's end")
     parser.add_argument("-n", "--lines", type=int, metavar="LINES", help="the last lines only")
-    help_of_it = "the first failing rank of the newest attempt that failed: node and traceback"
-    parser.add_argument("--errors", action="store_true", help=help_of_it)
+    parser.add_argument("--errors", action="store_true", help="the newest attempt's first failure")
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ranks", type=int, metavar="N", help="ranks (2, or 1 without a process group)")
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
-    help_of_it = "only harms with this word in their name, such as save; may be given again"
-    add("--only", action="append", default=[], metavar="WORD", help=help_of_it)
-    help_of_it = "more words for later starts; {newest:PATTERN} is the newest such file, if any"
-    add("--again", default="", metavar="WORDS", help=help_of_it)
+    add("--only", action="append", default=[], metavar="WORD", help="harms with this word alone")
+    add("--again", default="", metavar="WORDS", help="for later starts, with {newest:PATTERN}")
     add("--final", metavar="PATTERN", help="files of the final state; else those written last")
     help_of_it = "a file or folder that git ignores, or a path outside: it may be changed"
     add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)

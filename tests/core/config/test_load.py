@@ -130,11 +130,6 @@ def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(take, written
     assert repr(spec.profile.steps) == "[20, 25]"
 
 
-def test_a_number_whose_type_the_kit_does_not_know_stays_as_it_is(take):
-    spec = take("train: {lr: 1.0, model_args: {a: 32.0, b: [1e2]}}")
-    assert repr(spec.train.model_args) == "{'a': 32.0, 'b': [100.0]}"
-
-
 @pytest.mark.parametrize("written", ["0750", "0o750", "750", "'0750'", "'750'", '"0o750"'])
 def test_a_mode_is_octal_however_it_is_written(take, written):
     assert take(f"dir_mode: {written}").dir_mode == "0750"
