@@ -220,7 +220,9 @@ KINDS: dict[Kind, Row] = {
         *("resume", "launch.env.TRITON_CACHE_DIR=/tmp/..."),
         flags=_YES,
     ),
-    Kind.FILES_MISSING: Row(_CRASH, "a file is missing", "bring it back, or correct its path"),
+    Kind.FILES_MISSING: Row(
+        _CRASH, "a file is missing", "bring it back, or correct its path, then resume"
+    ),
     # A budget that turned a retry into a hold.
     Kind.MAX_CRASHES: Row(None, "launch.max_crashes crashes without progress between them"),
     Kind.MAX_RESTARTS: Row(
