@@ -113,7 +113,7 @@ def evaluate(
     """
     module, sums = replica.module, replica.empty_row()
     # All ranks: BatchNorm's statistics differ between them, and a checkpoint has those of rank 0.
-    for buffer in module.buffers():
+    for buffer in module.buffers() if dist.get_world_size() > 1 else ():
         dist.broadcast(buffer, src=0)
     num_rounds, is_stopped = held_out.num_rounds, False
     module.eval()
