@@ -131,7 +131,7 @@ def _variables(run_dir: RunDir, step: int, checkpoint: Path | str) -> dict[str, 
                 metrics |= values if values.pop("step") <= step else {}
     progress = records.read_leniently(Progress, run_dir.progress)
     if not metrics and progress is not None:  # a user's script
-        metrics = {each.name: each.value for each in progress.metrics or ()}
+        metrics = dict(progress.metrics or {})
     return {
         "KIT_RUN_ID": run_dir.run_id,
         "KIT_RUN_DIR": str(run_dir.path),

@@ -66,10 +66,8 @@ def command(args: argparse.Namespace) -> int:
         if path.exists():
             raise UserError(f"{path} exists", "change it yourself, or delete it first")
         os.environ[layers.VARIABLE] = ""
-    spec, settings = defaults(), {}
-    ping = ask.call(["timeout", str(LIMIT_S // 2), "scontrol", "ping"])
-    if ping is not None and " UP" in ping.stdout:
-        settings = cluster.settings()
+    spec, ping = defaults(), ask.call(["timeout", str(LIMIT_S // 2), "scontrol", "ping"])
+    settings = cluster.settings() if ping is not None and " UP" in ping.stdout else {}
     with ThreadPoolExecutor() as pool:
         found = [*pool.map(lambda check: [*check(spec, settings)], CHECKS)]
     lines = [line for each in found for line in each]
@@ -251,7 +249,7 @@ def queue_probe(spec: Spec) -> str:
     """Queue probe.sh; returns how to read its log. Raises: UserError."""
     folder = runs_root(spec.runs_root) / "probe"
     folder.mkdir(parents=True, exist_ok=True)
-    script = shutil.copy(Path(__file__).with_name("probe.sh"), folder)
+    script = str(shutil.copy(Path(__file__).with_name("probe.sh"), folder))
     words = ["sbatch", *options(spec, nodes=2), f"--chdir={folder}", script, str(folder)]
     environ = hooks.launch_command(Program.SBATCH, (), os.environ)[1]
     job, answer = sbatch.submit([*words, spec.interpreter], environ)
