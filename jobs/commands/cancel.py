@@ -68,11 +68,11 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         for run in runs:
             if run.run_dir in jobs:
                 end_pending(run, jobs[run.run_dir].values())
-    is_group = name not in (run_dir.run_id for run_dir in run_dirs)
-    if is_group:
+    if name not in [run_dir.run_id for run_dir in run_dirs]:
         number = len(jobs) + len(here) - len(problems)
         print(f"{name}: {quantity(number, 'point')} cancelled", flush=True)
-    for ids in () if is_group else jobs.values():
+        jobs = {}
+    for ids in jobs.values():
         print(f"{name}: job {' and job '.join(ids)} cancelled")
     for problem in problems[1:]:
         print_line(str(problem))

@@ -215,8 +215,7 @@ KINDS: dict[Kind, Row] = {
     ),
     Kind.STALE_FILE: Row(
         *(_CRASH, "a file on a shared disk was replaced or deleted while it was in use (ESTALE)"),
-        "keep caches on each node's own disk (launch.env: TRITON_CACHE_DIR, "
-        "TORCHINDUCTOR_CACHE_DIR, ...), then resume",
+        "keep caches on each node's own disk (launch.env: TRITON_CACHE_DIR, ...), then resume",
         *("resume", "launch.env.TRITON_CACHE_DIR=/tmp/..."),
         flags=_YES,
     ),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..contract.checkpoint.names import checkpoint_step
 from ..contract.records.ended import Action, AttemptRecord
-from ..contract.records.training import CodeSpan, Result
+from ..contract.records.training import Result
 from .facts import AttemptFacts
 
 # Keys of the trainer's outcome.json that result.json has, too.
@@ -49,27 +49,6 @@ def steps_redone(attempts: Sequence[AttemptRecord]) -> int:
     return redone
 
 
-def code_spans(attempts: Sequence[AttemptRecord]) -> tuple[CodeSpan, ...]:
-    """Return which frozen code did which steps that the result contains, in the order of the steps.
-
-    Steps that an attempt did again belong to the code of the later attempt.
-    """
-    spans: list[CodeSpan] = []
-    for entry in attempts:
-        if entry.code is None or entry.first_step is None or entry.last_step is None:
-            continue
-        first = entry.first_step
-        spans = [
-            replace(span, last_step=min(span.last_step, first - 1))
-            for span in spans
-            if span.first_step < first
-        ]
-        if spans and spans[-1].code == entry.code:
-            first = spans.pop().first_step
-        spans.append(CodeSpan(entry.code, first, entry.last_step))
-    return tuple(spans)
-
-
 def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     """Return the result of a run that ends so. `facts`: with the last attempt's record.
 
@@ -91,4 +70,4 @@ def result_of(facts: AttemptFacts, action: Action, reason: str) -> Result:
     if not facts.spec.launch.is_trainer:
         return replace(complete, global_step=facts.step)
     reached = {name: getattr(facts.outcome, name) for name in _OF_OUTCOME}
-    return replace(complete, **reached, code=code_spans(facts.attempts) or None)
+    return replace(complete, **reached)

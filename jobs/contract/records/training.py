@@ -40,15 +40,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class CodeSpan:
-    """Optimizer steps of a run that one frozen code did, the last one included."""
-
-    code: str
-    first_step: int
-    last_step: int
-
-
-@dataclass(frozen=True)
 class Result:
     """result.json: how the run ended. Users' scripts read it, so its keys stay.
 
@@ -68,7 +59,6 @@ class Result:
     best: Best | None = field(default=None, metadata={"omit_without": "weights_sha256"})
     exactness: str | None = field(default=None, metadata=OMIT_NONE)
     exactness_reason: str | None = field(default=None, metadata=OMIT_NONE)
-    code: tuple[CodeSpan, ...] | None = field(default=None, metadata=OMIT_NONE)
 
 
 @dataclass(frozen=True)

@@ -293,24 +293,6 @@ def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run, s
     assert results.steps_of(fact_reader.read(run, 2)) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("attempts", "spans"),
-    [
-        ([("a", 1, 15), ("a", 11, 20)], [("a", 1, 20)]),
-        ([("a", 1, 15), ("b", 11, 20)], [("a", 1, 10), ("b", 11, 20)]),
-        ([("a", 1, 9), ("b", 10, 20), ("c", 5, 30)], [("a", 1, 4), ("c", 5, 30)]),
-        ([("a", 1, 9), ("b", None, None), ("a", 10, 12)], [("a", 1, 12)]),
-        ([("a", 1, 9), ("b", 1, 20)], [("b", 1, 20)]),
-        ([(None, 1, 9)], []),
-    ],
-)
-def test_the_result_states_which_code_did_which_steps(run, attempts, spans):
-    for attempt, (code, *steps) in enumerate(attempts, 1):
-        append_jsonl(run.attempts, entry(steps=tuple(steps), attempt=attempt) | {"code": code})
-    code_spans = results.code_spans(fact_reader.read(run, 1).attempts)
-    assert [(each.code, each.first_step, each.last_step) for each in code_spans] == spans
-
-
 def test_the_times_of_an_attempt_are_from_its_warning_and_its_opening(run):
     attempt = opened(run, 1)  # at 1.0
     node(attempt, 0, (time.time() - 4, "SIGTERM"), (time.time() - 3, "SIGUSR1"))
