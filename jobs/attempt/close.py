@@ -1,9 +1,11 @@
 """Closes an attempt: reads the facts, decides what follows, records the decision."""
 
+import errno
 import time
 from collections.abc import Sequence
 
 from .. import hooks
+from ..base import files
 from ..base.console import BestEffort, print_line
 from ..contract.records.ended import FINAL
 from ..contract.rundir import RunDir
@@ -38,7 +40,13 @@ def close(
     Returns: the decision, and the facts with its record.
     Raises: OwnedError for an attempt that was superseded meanwhile, RecordError, OSError.
     """
-    run_lock.check_owned(run_dir, me, attempt)
+    try:
+        run_lock.check_owned(run_dir, me, attempt)
+    except run_lock.OwnedError:
+        if not files.is_dir(run_dir.path):
+            gone = "the run directory is gone"
+            raise FileNotFoundError(errno.ENOENT, gone, str(run_dir.path)) from None
+        raise
     facts = fact_reader.read(run_dir, attempt)
     ending = collect_evidence.of_ended(run_dir, facts, me, tuple(stops), srun_exit)
     evidence, decision = ending.evidence, _decide(facts, ending)
