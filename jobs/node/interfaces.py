@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -86,7 +87,9 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
         if is_reachable(address) and (head is None or is_ipv6(address) == is_ipv6(head))
     ]
     named = [pair for pair in usable if pair[0] == wanted]
-    named = named or [pair for pair in usable if _begins(pair[0], wanted)]
+    # eth10 does not begin with eth1.
+    begins = re.compile(re.escape(wanted) + r"(?!\d)" * wanted[-1].isdigit())
+    named = named or [pair for pair in usable if begins.match(pair[0])]
     if named:
         return min(named, key=lambda pair: (is_ipv6(pair[1]), ip_address(pair[1]).is_global))
     kind = "address" if head is None else f"{'IPv6' if is_ipv6(head) else 'IPv4'} address"
@@ -95,12 +98,6 @@ def choose(wanted: str, head: str | None = None) -> tuple[str, str]:
     hint = installation.command("resume", change="launch.interface=...") + " with a name, or the "
     hint += "beginning of a name, that all nodes have; null: the kit chooses"
     raise UserError(f"{node_name()}: {what}; the node has {listed}", hint)
-
-
-def _begins(name: str, wanted: str) -> bool:
-    """Return whether an interface's name begins with `wanted`; eth10 does not begin with eth1."""
-    rest = name.removeprefix(wanted)
-    return name.startswith(wanted) and not (wanted[-1].isdigit() and rest[:1].isdigit())
 
 
 def _ipv4_address(name: str) -> str | None:

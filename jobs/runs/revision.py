@@ -24,7 +24,14 @@ def changed(revisions: Mapping[RunDir, Revision]) -> Iterator[None]:
     Only while no job or process of these runs writes. A full disk may keep the change back from its
     revision.json: then a run stays changed, as a whole.
     """
-    before = {run_dir: _present(run_dir, new) for run_dir, new in revisions.items()}
+    before = {
+        run_dir: Revision(
+            moves={to: name for name, to in reversed([*new.moves.items()])},
+            files={name: files.text_of(run_dir.path / name) for name in new.files},
+            links={name: os.readlink(run_dir.path / name) for name in new.links},
+        )
+        for run_dir, new in revisions.items()
+    }
     try:
         for run_dir, new in revisions.items():
             _change(run_dir, new)
@@ -61,15 +68,6 @@ def _change(run_dir: RunDir, revision: Revision) -> None:
     if revision != Revision():
         records.write(run_dir.revision, revision)
         complete(run_dir)
-
-
-def _present(run_dir: RunDir, new: Revision) -> Revision:
-    """Return the change that undoes a change."""
-    return Revision(
-        moves={to: name for name, to in reversed([*new.moves.items()])},
-        files={name: files.text_of(run_dir.path / name) for name in new.files},
-        links={name: os.readlink(run_dir.path / name) for name in new.links},
-    )
 
 
 def of_files(run_dir: RunDir, texts: Mapping[Path, str | None]) -> Revision:

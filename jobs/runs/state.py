@@ -305,7 +305,16 @@ def _phase_of(seen: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
     if life is not None and life.is_alive is None:
         return RunPhase.UNKNOWN, "unknown"
     if life is not None and life.job is not None:
-        return _phase_of_job(seen, life.job), life.job.state.lower()
+        state = life.job.state
+        phases = {
+            RunPhase.WAITING: job_state.WAITING,
+            RunPhase.RUNNING: job_state.ON_NODES,
+            RunPhase.ENDING: job_state.ENDING,
+            RunPhase.CANCELLED: {"CANCELLED"},
+            RunPhase.STOPPED if seen.is_closed else RunPhase.LOST: job_state.ENDED,
+        }
+        found = (each for each in phases if state in phases[each])
+        return next(found, RunPhase.UNKNOWN), state.lower()
     if life is not None and life.is_alive:
         return RunPhase.RUNNING, "running"
     if seen.owner is not None:
@@ -313,18 +322,6 @@ def _phase_of(seen: RunFiles, life: Liveness | None) -> tuple[RunPhase, str]:
     if seen.newest:
         return RunPhase.STOPPED, "stopped"
     return RunPhase.FROZEN, "frozen"
-
-
-def _phase_of_job(seen: RunFiles, job: Job) -> RunPhase:
-    """Return the phase of a run whose files show no end, by the state of its job."""
-    phases = {
-        RunPhase.WAITING: job_state.WAITING,
-        RunPhase.RUNNING: job_state.ON_NODES,
-        RunPhase.ENDING: job_state.ENDING,
-        RunPhase.CANCELLED: {"CANCELLED"},
-        RunPhase.STOPPED if seen.is_closed else RunPhase.LOST: job_state.ENDED,
-    }
-    return next((each for each in phases if job.state in phases[each]), RunPhase.UNKNOWN)
 
 
 def _with_result(run: RunState) -> RunState:

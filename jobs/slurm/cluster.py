@@ -41,12 +41,12 @@ def unloaded_reason(
     return next(iter(reasons), None)
 
 
-def settings() -> Mapping[str, str]:
-    """Return the values of `scontrol show config` by name; none if Slurm does not answer.
+def settings(limit_s: float = ask.CALL_TIMEOUT_S) -> Mapping[str, str]:
+    """Return the values of `scontrol show config` by name; none if Slurm does not answer in time.
 
     Time: when slurmctld answered, in seconds since the epoch, by its clock.
     """
-    text = ask.output(["scontrol", "show", "config"]).replace(" data as of ", "\nTime=", 1)
+    text = ask.output(["scontrol", "show", "config"], limit_s).replace(" data as of ", "\nTime=", 1)
     lines = (line.partition("=") for line in text.splitlines())
     values = {name.strip(): value.strip() for name, equals, value in lines if equals}
     return values if "PreemptType" in values else {}

@@ -185,10 +185,7 @@ def throw_away_pass(
 @contextlib.contextmanager
 def count_flops(is_counted: bool) -> Iterator[Callable[[], int]]:
     """Count the FLOPs of the operations of a block; 0 if not `is_counted`."""
-    if not is_counted:
-        yield lambda: 0
-        return
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
-        yield counter.get_total_flops
+    with FlopCounterMode(display=False) if is_counted else contextlib.nullcontext() as counter:
+        yield lambda: 0 if counter is None else counter.get_total_flops()

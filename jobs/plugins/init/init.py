@@ -77,9 +77,15 @@ def init(folder: Path) -> int:
     folder = installation.top_of(folder) or folder
     if folder == installation.ROOT:
         raise UserError(f"{folder} is a clone of the kit", installation.FIRST_SUBMIT)
-    for name, text in files().items():
-        _write(folder / name, text)
-    _ignore(folder / ".gitignore")
+    for name, content in files().items():
+        _write(folder / name, content)
+    # git must not list runs, which would be frozen.
+    path = folder / ".gitignore"
+    text = path.read_bytes() if path.exists() else b""
+    if absent := [line for line in IGNORED if line.encode() not in text.splitlines()]:
+        gap = b"" if not text or text.endswith(b"\n") else b"\n"
+        path.write_bytes(text + gap + "".join(f"{line}\n" for line in absent).encode())
+        print(f"added to {path}: {' '.join(absent)}")
     print("next: kit submit configs/first.yaml")
     return 0
 
@@ -92,14 +98,3 @@ def files() -> dict[str, str]:
     spec = Path(__file__).with_name("first.yaml").read_text(encoding="utf-8")
     kit_mk = kit_mk.replace("include $(KIT_PLUGINS)\n", targets).replace(" $(KIT_PLUGINS)", "")
     return {"configs/first.yaml": spec, "kit.mk": kit_mk}
-
-
-def _ignore(path: Path) -> None:
-    """Add the lines that .gitignore lacks: git must not list runs, which would be frozen."""
-    text = path.read_bytes() if path.exists() else b""
-    absent = [line for line in IGNORED if line.encode() not in text.splitlines()]
-    if absent:
-        gap = b"" if not text or text.endswith(b"\n") else b"\n"
-        with open(path, "ab") as file:
-            file.write(gap + "".join(f"{line}\n" for line in absent).encode())
-        print(f"added to {path}: {' '.join(absent)}")

@@ -1,6 +1,7 @@
 """What sites need: one's settings of a site, written once; other preemption; no requeue.
 
 - hooks: the hooks of the plugin.
+- doctor: shows whether runs can be queued and can train here.
 - layers: one's site file, and the files that a spec extends.
 - successor: the job that waits for the end of the present one.
 - after_end: what continues the run after a job, without a requeue by the kit.

@@ -4,13 +4,13 @@ It asks this host and slurmctld; what a job meets on its nodes, `--probe` shows.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
 import resource
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +24,15 @@ from typing import Any
 import yaml
 
 from ... import hooks
+from ...base import installation
 from ...base.console import print_line, user_name
 from ...base.environment import Program
 from ...base.errors import UserError
 from ...base.gpus import of_machine
 from ...commands import arguments
+from ...commands.queue import test_only
 from ...config.load import load
+from ...contract.rundir import JOB_LOG, RunDir
 from ...contract.spec import Spec
 from ...node.interfaces import list_interfaces
 from ...runs.lookup import runs_root
@@ -66,15 +69,13 @@ def command(args: argparse.Namespace) -> int:
         if path.exists():
             raise UserError(f"{path} exists", "change it yourself, or delete it first")
         os.environ[layers.VARIABLE] = ""
-    spec, ping = defaults(), ask.call(["timeout", str(LIMIT_S // 2), "scontrol", "ping"])
-    settings = cluster.settings() if ping is not None and " UP" in ping.stdout else {}
+    spec, settings = defaults(), cluster.settings(LIMIT_S / 2)
     with ThreadPoolExecutor() as pool:
-        found = [*pool.map(lambda check: [*check(spec, settings)], CHECKS)]
-    lines = [line for each in found for line in each]
-    if args.json:
-        print(json.dumps([dict(zip(("state", "name", "seen"), x, strict=True)) for x in lines]))
-    for state, name, seen in lines if not args.json else ():
-        print(f"{state:<4}  {name:<10} {seen}")
+        each = pool.map(lambda check: [*check(spec, settings)], CHECKS)
+        lines = [*itertools.chain.from_iterable(each)]
+    found = [dict(zip(("state", "name", "seen"), each, strict=True)) for each in lines]
+    text = "\n".join(f"{state:<4}  {name:<10} {seen}" for state, name, seen in lines)
+    print(json.dumps(found) if args.json else text)
     if args.write_site:
         write_site(path, spec, [seen for state, name, seen in lines if f"{state} {name}" == USABLE])
         os.environ[layers.VARIABLE] = str(path)
@@ -94,23 +95,20 @@ def line(is_fine: bool, name: str, seen: str, advice: str, otherwise: str = "WAR
 
 def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     yield "OK", "python", f"{sys.version.split()[0]}, submitit {version('submitit')}"
-    words = [spec.interpreter, "-c", TORCH]
-    try:
-        seen = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    except subprocess.TimeoutExpired:
-        yield "WARN", "torch", f"{words[0]} has not imported it in {LIMIT_S} s; a slow disk?"
+    seen = ask.call([spec.interpreter, "-c", TORCH], limit_s=LIMIT_S)
+    if seen is None:
+        yield "WARN", "torch", f"{spec.interpreter} does not import it in {LIMIT_S} s"
         return
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = (getattr(error, "stderr", None) or str(error)).strip().rpartition("\n")[2]
-        yield "FAIL", "torch", f"{words[0]}: {why}; activate an environment that has it"
+    if seen.returncode:
+        why = seen.stderr.strip().rpartition("\n")[2]
+        yield "FAIL", "torch", f"{spec.interpreter}: {why}; activate an environment that has it"
         return
-    number, kind, gpus = seen.stdout.split()
-    what = f"{number} of {words[0]}, for {'CPUs' if kind == 'None' else f'GPUs ({kind})'}"
-    is_fit = kind != "None" or not any("gpu" in row.get("TRES", "") for row in listed())
-    yield line(is_fit, "torch", what, "there are GPUs: install a build for them")
-    if here := of_machine():
-        seen_of = f"torch sees {gpus} of {here}"
-        yield line(int(gpus) >= here, "GPUs", seen_of, "does nvidia-smi see them?", "FAIL")
+    (number, kind, gpus), here = seen.stdout.split(), of_machine()
+    built = "CPUs" if kind == "None" else f"GPUs ({kind}), and sees {gpus} of {here} here"
+    is_fit = kind != "None" or not (here or any("gpu" in row.get("TRES", "") for row in listed()))
+    advice = "there are GPUs: install a build for them, or ask nvidia-smi"
+    is_fine = is_fit and int(gpus) >= here
+    yield line(is_fine, "torch", f"{number} of {spec.interpreter}, for {built}", advice)
 
 
 def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
@@ -131,14 +129,13 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     rows = listed() if settings else []
     for row in rows:
         name = row["PartitionName"]
-        words = ["sbatch", "--test-only", *options(spec, partition=name, nodes=1), "--wrap=true"]
-        answer = ask.call(words)
+        job = short_job(spec, partition=name, nodes=1)
+        is_fine, answer = test_only(job, RunDir(Path.cwd()), installation.HOME / sbatch.SCRIPT)
         seen = f"{name}: {row['TotalNodes']} nodes, time limit {row['MaxTime']}"
         seen += f", grace {row['GraceTime']} s" * (row["GraceTime"] != "0")
         is_mine = name in chosen or (chosen == [""] and row["Default"] == "YES")
-        is_fine = answer is not None and answer.returncode == 0
-        why = "no answer" if answer is None else " ".join(answer.stderr.split())
-        yield line(is_fine, "partition", seen, why, "FAIL" if is_mine else "WARN")
+        why = " ".join(answer.split()) or "no answer"
+        yield line(is_fine is True, "partition", seen, why, "FAIL" if is_mine else "WARN")
     if rows and chosen == [""] and not any(row["Default"] == "YES" for row in rows):
         yield "WARN", "partition", "none is the default; set slurm.partition"
     mine = cluster.show_accounting("assoc", f"user={user_name(os.geteuid())}", "format=QOS")
@@ -216,17 +213,15 @@ def clock(ahead_s: float, of: str) -> Line:
     return line(abs(ahead_s) <= MAX_SKEW_S, "clock", seen, "tell your site")
 
 
-def options(spec: Spec, **changed: Any) -> list[str]:
-    """Return sbatch's options of a short job, with those of the site file."""
+def short_job(spec: Spec, **changed: Any) -> Spec:
+    """Return the spec of a job of three minutes."""
     slurm = replace(spec.slurm, time="00:03:00", signal_lead_s=1, **changed)
-    return sbatch.sbatch_options(
-        replace(spec, name="kit-doctor", slurm=slurm), Path.cwd(), "%j.log"
-    )
+    return replace(spec, slurm=slurm)
 
 
 def listed() -> list[dict[str, str]]:
     """Return the partitions that Slurm shows this user, the default one first."""
-    blocks = ask.output(["scontrol", "show", "partition"]).split("PartitionName=")[1:]
+    blocks = cluster.show_partitions().split("PartitionName=")[1:]
     rows = [dict(re.findall(r"(\w+)=(\S+)", f"PartitionName={block}")) for block in blocks]
     return sorted(rows, key=lambda row: row["Default"] != "YES")
 
@@ -235,8 +230,8 @@ def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:
     """Write the first partition, the account and the ranks' Python; print the file."""
     user = user_name(os.geteuid())
     account = cluster.show_accounting("user", user, "format=DefaultAccount").split()
-    slurm = {"account": account[:1], "partition": [each.split(":")[0] for each in partitions[:1]]}
-    values = {"slurm": {key: one for key, found in slurm.items() for one in found}}
+    slurm = dict(zip(("account", "partition"), (account[:1], partitions[:1]), strict=True))
+    values = {"slurm": {key: one.split(":")[0] for key, found in slurm.items() for one in found}}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(0o644, exist_ok=False)
     path.write_text(
@@ -247,15 +242,16 @@ def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:
 
 def queue_probe(spec: Spec) -> str:
     """Queue probe.sh; returns how to read its log. Raises: UserError."""
-    folder = runs_root(spec.runs_root) / "probe"
-    folder.mkdir(parents=True, exist_ok=True)
-    script = str(shutil.copy(Path(__file__).with_name("probe.sh"), folder))
-    words = ["sbatch", *options(spec, nodes=2), f"--chdir={folder}", script, str(folder)]
+    root = runs_root(spec.runs_root)
+    root.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="probe-", dir=root)
+    script = Path(shutil.copy(Path(__file__).with_name("probe.sh"), folder))
+    argv = sbatch.sbatch_argv(short_job(spec, nodes=2), RunDir(Path(folder)), script)
     environ = hooks.launch_command(Program.SBATCH, (), os.environ)[1]
-    job, answer = sbatch.submit([*words, spec.interpreter], environ)
+    job, answer = sbatch.submit([*argv, spec.interpreter], environ)
     if job is None:
         raise UserError(f"the probe is not queued: {answer}")
-    return f"job {job}: tail -F {folder}/{job}.log"
+    return f"job {job}: tail -F {folder}/{JOB_LOG}"
 
 
 CHECKS = (python, slurm, partitions, preempted, disk, host)

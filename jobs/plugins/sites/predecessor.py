@@ -17,7 +17,10 @@ def check(run_dir: RunDir, facts: AttemptFacts, me: Owner, before: str) -> None:
 
     The run ends by that where no other job has it and it has no result.
     """
-    last_job = _last_job(facts)
+    # A scratch purge may have removed it.
+    last_job = next((each.job_id for each in facts.attempts if each.attempt == facts.newest), None)
+    if facts.plan is not None and facts.attempt == facts.newest:
+        last_job = facts.plan.job_id
     if last_job == me.job_id:  # requeued: the check was made at its first start
         return
     action = None
@@ -55,10 +58,3 @@ def _check_end(facts: AttemptFacts, before: str) -> tuple[Action | None, str]:
     resume = installation.command("resume")
     reason = f"it is unknown whether job {before} was cancelled; if not, {resume} continues"
     return Action.HOLD, reason
-
-
-def _last_job(facts: AttemptFacts) -> str | None:
-    """Return the job that opened the newest attempt, by id; None if a scratch purge removed it."""
-    if facts.plan is not None and facts.attempt == facts.newest:
-        return facts.plan.job_id
-    return next((each.job_id for each in facts.attempts if each.attempt == facts.newest), None)

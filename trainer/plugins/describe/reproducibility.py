@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,9 @@ def describe(context: RankContext) -> dict[str, Any]:
         own["CUDA"] = torch.version.cuda
         own["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         own["NCCL"] = list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-    own |= _that_change_bits(os.environ)
+    computes = re.compile("|".join(map(fnmatch.translate, _COMPUTES)))
+    names = [name for name in sorted(os.environ) if computes.fullmatch(name)]
+    own |= {name: os.environ[name] for name in names if "_LOG_" not in name}  # these only print
     own[CODE] = context.run.code_digest
     # A resume may change keys of the section `train`.
     own |= {f"train.{key}": value for key, value in dataclasses.asdict(context.train).items()}
@@ -200,12 +202,6 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
     return "same samples", "; ".join(changes) or (
         "some ranks ran on another kind of processor or library version"
     )
-
-
-def _that_change_bits(environ: Mapping[str, str]) -> dict[str, str]:
-    computes = re.compile("|".join(map(fnmatch.translate, _COMPUTES)))
-    names = (name for name in sorted(environ) if computes.fullmatch(name))
-    return {name: environ[name] for name in names if "_LOG_" not in name}  # these only print
 
 
 def _is_alike(one: dict[str, Any], other: dict[str, Any], names: Iterable[str]) -> bool:

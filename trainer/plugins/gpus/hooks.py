@@ -48,14 +48,14 @@ class Speed(Callback):
         """
         import torch
 
-        replica, device, found = self._loop.replica, self._loop.device, {}
+        replica, device, found = self._loop.replica, self._loop.device, dict[str, float]()
         if self._loop.data.facts.vocab_size is not None and replica.fixed_items is not None:
             found["tokens_per_s"] = samples_per_s * replica.fixed_items / replica.batch_size
         if device.type == "cuda":
-            own_per_s = samples_per_s / self._loop.distributed.world_size
-            peak = peak_flops(torch.cuda.get_device_name(device), self._loop.train.precision)
+            name, ranks = torch.cuda.get_device_name(device), self._loop.distributed.world_size
+            peak = peak_flops(name, self._loop.train.precision)
             if peak is not None and replica.flops:
-                found["mfu"] = own_per_s * replica.flops / replica.batch_size / peak
+                found["mfu"] = samples_per_s / ranks / replica.batch_size * replica.flops / peak
             # Without nvidia-ml-py, or a driver that answers, there are no values.
             with contextlib.suppress(Exception):
                 found["gpu_use"] = torch.cuda.utilization(device) / 100

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from ...contract import Kind, RankError, files, records
 from ...errors import in_one_line, log, run_with_timeout
@@ -59,25 +59,18 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
 
     problem = device_problem(rank.distributed, device)
     rank.pulse.beat("all-reduce test")
-    store = PrefixStore("preflight", _rendezvous_store())
+    # torch looks up the host name of each address that it connects to. If the name server does not
+    # answer, a new connection takes longer than NO_ANSWER_AFTER_S. This store is connected, and
+    # outlives the ranks (source: torchrun, "Environment Variables").
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"kit/{os.environ.get('KIT_ATTEMPT')}/{restart}/preflight"
+    store = PrefixStore(prefix, _get_default_store())
     _report(store, "device", problem, raise_if_peer_died, rank)
     while not exchange.is_completed():
         time.sleep(0.001)
     exchange.wait()
     problem = sum_problem(numbers, rank.distributed.world_size)
     _report(store, "sum", problem, raise_if_peer_died, rank)
-
-
-def _rendezvous_store() -> Store:
-    """Return the store of this attempt's rendezvous, over the connection that this rank has to it.
-
-    torch looks up the host name of each address that it connects to. If the name server does not
-    answer, a new connection takes longer than NO_ANSWER_AFTER_S. The store of torchrun's agents
-    outlives the ranks (source: torchrun, "Environment Variables").
-    """
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"kit/{os.environ.get('KIT_ATTEMPT')}/{restart}"
-    return PrefixStore(prefix, _get_default_store())
 
 
 def sum_problem(numbers: torch.Tensor, world_size: int) -> str:

@@ -48,7 +48,9 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
         own = model_parts(replica.module, replica.strategy)
         meta = partial(torch.empty, device="meta")
         saved = {name.removeprefix(prefix): meta(shape) for name, shape in shapes.items()}
-        tensors = _tensors(replica.module)
+        named = (replica.module.named_parameters, replica.module.named_buffers)
+        # A number for the tensor of each name: tied names have the same one.
+        tensors = {n: id(value) for each in named for n, value in each(remove_duplicate=False)}
         known = {tensors.get(name, name) for name in saved}
         left_out = {name for name in own if tensors.get(name, name) in known} - saved.keys()
         expected = {name: value for name, value in own.items() if name not in left_out}
@@ -61,10 +63,9 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
             bucket.clear()  # before the next one takes memory
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, int]:
-    """Return a number for the tensor of each name of a model: tied names have the same one."""
-    named = (module.named_parameters, module.named_buffers)
-    return {name: id(tensor) for each in named for name, tensor in each(remove_duplicate=False)}
+def _buckets(weights: Weights, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
+    read = ((name.removeprefix(prefix), weights.read(name)) for name in weights.shapes)
+    return map(dict, in_buckets(read, lambda each: each[1].nbytes, BUCKET_BYTES))
 
 
 def _check_ties(weights: Weights, tensors: Mapping[str, int], prefix: str, path: str) -> None:
@@ -76,11 +77,6 @@ def _check_ties(weights: Weights, tensors: Mapping[str, int], prefix: str, path:
             what = f"{other} and {name} differ, and train.model has one tensor for both"
             hint = "leave one of them out, or do not tie them"
             raise UserError(f"train.init_from {path}: {what}\n  hint: {hint}")
-
-
-def _buckets(weights: Weights, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
-    read = ((name.removeprefix(prefix), weights.read(name)) for name in weights.shapes)
-    return map(dict, in_buckets(read, lambda each: each[1].nbytes, BUCKET_BYTES))
 
 
 def _load(bucket: dict[str, torch.Tensor], own: dict[str, Any], replica: Replica) -> None:
@@ -118,9 +114,16 @@ def _opened(path: Path, stack: ExitStack) -> Weights:
         names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
         path = next(filter(files.is_file, names), None) or newest(path)
     if files.is_dir(path):
-        return _of_checkpoint(reader.Contents(path, reader.check(path)))
+        contents = reader.Contents(path, reader.check(path))
+        model = outline.tensors_of(outline.read(contents)["model"])
+        shapes = {name: value.shape for name, value in model.items()}
+        return Weights(shapes, lambda name: outline.whole(model[name], contents, is_checked=True))
     if path.name.endswith(".json"):
-        places = _places(path)
+        try:  # `export` says how an index is built
+            places = dict(json.loads(path.read_bytes())["weight_map"])
+        except MALFORMED as error:
+            what = f"train.init_from: {path} is not an index of safetensors files: {error}"
+            raise UserError(what) from error
         opened = {
             name: stack.enter_context(safetensors.safe_open(path.parent / name, "pt"))
             for name in set(places.values())
@@ -130,25 +133,10 @@ def _opened(path: Path, stack: ExitStack) -> Weights:
     return _of_files(dict.fromkeys(file.keys(), file))
 
 
-def _places(index: Path) -> dict[str, str]:
-    """Return the name of the file of each tensor. `export` says how an index is built."""
-    try:
-        return dict(json.loads(index.read_bytes())["weight_map"])
-    except MALFORMED as error:
-        message = f"train.init_from: {index} is not an index of safetensors files: {error}"
-        raise UserError(message) from error
-
-
 def _of_files(file_of: Mapping[str, Any]) -> Weights:
     """file_of: for each tensor its open file."""
     shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in file_of.items()}
     return Weights(shapes, lambda name: file_of[name].get_tensor(name))
-
-
-def _of_checkpoint(contents: reader.Contents) -> Weights:
-    model = outline.tensors_of(outline.read(contents)["model"])
-    shapes = {name: value.shape for name, value in model.items()}
-    return Weights(shapes, lambda name: outline.whole(model[name], contents, is_checked=True))
 
 
 def newest(run_dir: Path) -> Path:
