@@ -50,7 +50,6 @@ TORCH = (
 LOCAL = ("ext2/ext3", "xfs", "tmpfs", "overlayfs", "btrfs", "zfs")
 # What Slurm does with a job that it preempts. Source: slurm.conf(5), PreemptMode
 MODES = {"OFF": "never", "REQUEUE": "requeued", "CANCEL": "cancelled, and a successor continues"}
-USABLE = "OK partition"
 Line = tuple[str, str, str]  # OK, WARN or FAIL; a name; what was seen, and what to do
 
 
@@ -74,10 +73,10 @@ def command(args: argparse.Namespace) -> int:
         each = pool.map(lambda check: [*check(spec, settings)], CHECKS)
         lines = [*itertools.chain.from_iterable(each)]
     found = [dict(zip(("state", "name", "seen"), each, strict=True)) for each in lines]
-    text = "\n".join(f"{state:<4}  {name:<10} {seen}" for state, name, seen in lines)
-    print(json.dumps(found) if args.json else text)
+    shown = "\n".join("{state:<4}  {name:<10} {seen}".format(**each) for each in found)
+    print(json.dumps(found) if args.json else shown)
     if args.write_site:
-        write_site(path, spec, [seen for state, name, seen in lines if f"{state} {name}" == USABLE])
+        write_site(path, spec, [seen for *of, seen in lines if of == ["OK", "partition"]])
         os.environ[layers.VARIABLE] = str(path)
     if args.probe:
         print_line(queue_probe(defaults()))
@@ -230,14 +229,13 @@ def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:
     """Write the first partition, the account and the ranks' Python; print the file."""
     user = user_name(os.geteuid())
     account = cluster.show_accounting("user", user, "format=DefaultAccount").split()
-    slurm = dict(zip(("account", "partition"), (account[:1], partitions[:1]), strict=True))
-    values = {"slurm": {key: one.split(":")[0] for key, found in slurm.items() for one in found}}
+    found = {"account": account[:1], "partition": partitions[:1]}
+    values = {"slurm": {key: one.split(":")[0] for key, each in found.items() for one in each}}
+    text = yaml.safe_dump(values | {"launch": {"python": spec.interpreter}}, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(0o644, exist_ok=False)
-    path.write_text(
-        yaml.safe_dump(values | {"launch": {"python": spec.interpreter}}, sort_keys=False)
-    )
-    print(f"wrote {path}:\n{path.read_text()}", end="")
+    path.write_text(text)
+    print(f"wrote {path}:\n{text}", end="")
 
 
 def queue_probe(spec: Spec) -> str:

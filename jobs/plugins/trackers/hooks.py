@@ -1,18 +1,21 @@
 """Checks log.trackers; gives a run that was held or cancelled its end state there."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ...base import installation
 from ...base.console import STDERR, print_line
 from ...contract.problems import Problem, format_value
-from ...contract.records.ended import Cause
 from ...contract.rundir import RunDir
 from ...contract.spec import TRACKERS, Spec
-from ...node.torchrun import variables_of_spec
-from ...runs.facts import AttemptFacts
-from ...runs.run_lock import Owner
+
+if TYPE_CHECKING:  # a submit needs no more than the above
+    from ...runs.facts import AttemptFacts
+    from ...runs.run_lock import Owner
 
 LIMIT_S = 60.0
 MODULE = f"{installation.NAME}.trainer.plugins.trackers"
@@ -29,6 +32,9 @@ def problems(spec: Spec) -> Iterator[Problem]:
 
 def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     """Start the ranks' interpreter for the end state, unless rank 0 has sent it."""
+    from ...contract.records.ended import Cause
+    from ...node.torchrun import variables_of_spec
+
     spec, result, last = facts.spec, facts.result, facts.last
     is_sent = facts.first_event("tracked") is not None and facts.is_completed
     if result is None or is_sent or not {*spec.log.trackers} - {"tensorboard"}:
