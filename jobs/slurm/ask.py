@@ -46,7 +46,7 @@ def call(
     argv: Sequence[str],
     environ: Mapping[str, str] | None = None,
     folder: str | None = None,
-    limit_s: float = CALL_TIMEOUT_S,
+    limit_s: float | None = None,
 ) -> subprocess.CompletedProcess[str] | None:
     """Run a Slurm command; returns None if it cannot be started or takes too long.
 
@@ -59,7 +59,9 @@ def call(
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=SBATCH_TIMEOUT_S if Path(argv[0]).name == "sbatch" else limit_s,
+            timeout=SBATCH_TIMEOUT_S
+            if Path(argv[0]).name == "sbatch"
+            else limit_s or CALL_TIMEOUT_S,
             check=False,
             env=environment.for_reading(os.environ) if environ is None else environ,
             cwd=folder,
@@ -67,7 +69,7 @@ def call(
     return None
 
 
-def output(argv: Sequence[str], limit_s: float = CALL_TIMEOUT_S) -> str:
+def output(argv: Sequence[str], limit_s: float | None = None) -> str:
     """Return what a Slurm command prints; "" if it fails or does not answer."""
     answer = call(argv, limit_s=limit_s)
     return answer.stdout if answer is not None and answer.returncode == 0 else ""

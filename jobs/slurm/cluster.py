@@ -41,7 +41,7 @@ def unloaded_reason(
     return next(iter(reasons), None)
 
 
-def settings(limit_s: float = ask.CALL_TIMEOUT_S) -> Mapping[str, str]:
+def settings(limit_s: float | None = None) -> Mapping[str, str]:
     """Return the values of `scontrol show config` by name; none if Slurm does not answer in time.
 
     Time: when slurmctld answered, in seconds since the epoch, by its clock.

@@ -54,7 +54,7 @@ def test_a_stopped_example_ends_with_the_bits_of_plain_torchrun(kit, tmp_path, n
     assert (result["global_step"], result["steps_redone"]) == (total, 0)
     saved = [e["step"] for e in read_jsonl(run.timeline("rank-00000")) if e["event"] == "save"]
     hooked = [*map(int, (run.path / "hooks").read_text().split())]
-    assert hooked == saved and saved[-1] == total
+    assert hooked == saved != []
     status, stdout, _ = kit.run("status", run.run_id)
     assert status == 0 and f"step {total}/{total}\n" in stdout and "loss " in stdout
 
