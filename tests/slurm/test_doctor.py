@@ -32,8 +32,8 @@ def test_a_site_file_counts_for_a_script_and_the_probe_says_what_the_site_does(
     jobs("doctor", "--write-site", "--probe")
     assert yaml.safe_load(site.read_text())["slurm"] == {"account": "lab", "partition": "batch"}
     said = json.loads(jobs("submit", "--json", "--", "python", "train.py"))
-    assert "--account=lab" in (Path(said["run_dir"]) / "submitted.json").read_text()
-    (log,) = cluster.wait_for(lambda: [*(tmp_path / "runs/probe").glob("*.log")], "the probe")
+    assert cluster.job(said["job_id"])["Account"] == "lab"
+    (log,) = cluster.wait_for(lambda: [*(tmp_path / "runs").glob("probe-*/job.log")], "the probe")
     cluster.wait_for(lambda: "batch script: end" in log.read_text(), log.read_text())
     for words in ("got SIGTERM", "start 2", "sees a new file", "all-reduce of 64 MiB by gloo"):
         assert words in log.read_text()

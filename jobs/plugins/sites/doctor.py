@@ -129,7 +129,7 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     for row in rows:
         name = row["PartitionName"]
         job = short_job(spec, partition=name, nodes=1)
-        is_fine, answer = test_only(job, RunDir(Path.cwd()), installation.HOME / sbatch.SCRIPT)
+        is_fine, answer = test_only(job, RunDir(Path.cwd()), installation.HOME / "slurm/ddp.sbatch")
         seen = f"{name}: {row['TotalNodes']} nodes, time limit {row['MaxTime']}"
         seen += f", grace {row['GraceTime']} s" * (row["GraceTime"] != "0")
         is_mine = name in chosen or (chosen == [""] and row["Default"] == "YES")
