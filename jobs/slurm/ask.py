@@ -59,9 +59,7 @@ def call(
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=SBATCH_TIMEOUT_S
-            if Path(argv[0]).name == "sbatch"
-            else limit_s or CALL_TIMEOUT_S,
+            timeout=limit_s or {"sbatch": SBATCH_TIMEOUT_S}.get(Path(argv[0]).name, CALL_TIMEOUT_S),
             check=False,
             env=environment.for_reading(os.environ) if environ is None else environ,
             cwd=folder,

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -324,11 +325,14 @@ class Failing:
 
     def __init__(self, monkeypatch, at, number):
         self.at, self.number, self.calls = at, number, []
+        self.thread = threading.get_ident()  # another one's calls are no part of the save
         for name in ("mkdir", "fsync", "rename", "replace", "listdir", "open"):
             monkeypatch.setattr(os, name, self.wrapped(name, getattr(os, name)))
         monkeypatch.setattr(commit, "open", self.open, raising=False)
 
     def note(self, name):
+        if threading.get_ident() != self.thread:
+            return
         self.calls.append(name)
         if len(self.calls) == self.at:
             raise OSError(self.number, os.strerror(self.number))
