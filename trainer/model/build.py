@@ -1,9 +1,8 @@
 """Builds model and optimizer of this rank, in the order that a bitwise resume needs."""
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -58,7 +57,7 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     initial = None if will_load else copy.deepcopy(module.state_dict())
     key = "objective" if is_own else "model"  # an own objective calls the model
     with user_code(f"train.{key}", getattr(spec, key)):
-        sums, flops = throw_away_pass(context, wrapped, numbers, objective, example)
+        sums = throw_away_pass(context, wrapped, numbers, objective, example)
         names = tuple(sums.metrics)
         metrics = means(names, sums.row().tolist(), objective)
     strategy.attach(optimizer)
@@ -77,7 +76,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
         idle_rounds=sizes.idle_rounds(context.distributed.rank),
         metric_names=names,
         best=best_metric(context, list(metrics), data.held_out is not None),
-        flops=flops,
     )
 
 
@@ -156,19 +154,15 @@ def throw_away_pass(
     numbers: Precision,
     objective: Objective,
     example: Batch,
-) -> tuple[Sums, int]:
-    """Run one forward and backward pass with the exchange of gradients.
+) -> Sums:
+    """Run one forward and backward pass with the exchange of gradients; return its sums.
 
-    Returns its sums, and on a GPU its FLOPs: three times those of the forward pass, so that what
-    activation checkpointing computes again does not count. Source: Chowdhery et al., "PaLM",
-    appendix B. Raises: UserError where the objective or the model does not fit the data, or where
-    parameters get no gradient.
+    Raises UserError where the objective or the model does not fit the data, or where parameters
+    get no gradient.
     """
     spec = context.train
     seeds.seed_generators(seeds.mix(seeds.WEIGHTS, spec.seed, 1), context.device)
-    # A compiled model hides its operations from the counter.
-    is_counted = context.device.type == "cuda" and not spec.compile
-    with numbers.autocast(), count_flops(is_counted) as counted:
+    with numbers.autocast():
         sums = objective(wrapped, example)
     objectives.check_sums(sums, spec.objective)
     sums.loss.backward()  # type: ignore[no-untyped-call]
@@ -179,13 +173,4 @@ def throw_away_pass(
         hint = "set train.find_unused_parameters to true, or freeze them"
         raise UserError(f"train.model {spec.model}: {what}", hint)
     wrapped.zero_grad(set_to_none=True)
-    return sums, 3 * counted()
-
-
-@contextlib.contextmanager
-def count_flops(is_counted: bool) -> Iterator[Callable[[], int]]:
-    """Count the FLOPs of the operations of a block; 0 if not `is_counted`."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) if is_counted else contextlib.nullcontext() as counter:
-        yield lambda: 0 if counter is None else counter.get_total_flops()
+    return sums

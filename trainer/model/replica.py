@@ -33,7 +33,6 @@ class Replica:
     fixed_items: the number of items of every micro batch; None if it differs.
     idle_rounds: the micro batches of a step, from 0, that count on other ranks only.
     metric_names: of the objective, in the order of `Sums.row`.
-    flops: of a forward and backward pass of a micro batch, as MFU counts them; 0: not counted.
     best: None where no metric chooses a best checkpoint.
     """
 
@@ -48,7 +47,6 @@ class Replica:
     metric_names: tuple[str, ...]
     best: BestMetric | None
     idle_rounds: frozenset[int] = frozenset()
-    flops: int = 0
 
     def row(self, batch: Batch) -> torch.Tensor:
         """Return the `Sums.row` of a batch, without the wrapper that exchanges gradients."""

@@ -77,8 +77,6 @@ class Progress:
     eta_s: float | None = None
     time_left: str | None = None  # eta_s for people
     lr: float | None = None
-    # Beside samples/s: tokens_per_s, mfu, gpu_use, gpu_gib, as far as they are known.
-    measured: Mapping[str, float] | None = field(default=None, metadata=OMIT_NONE)
     # Of the last evaluation, or a user script's own.
     metrics: Mapping[str, float | None] | None = field(default=None, metadata=OMIT_NONE)
 

@@ -131,10 +131,9 @@ def format_position(progress: Progress) -> str:
 
 
 def format_pace(progress: Progress) -> str:
-    """Return `921 samples/s tokens_per_s 9200 8 s left`, as far as it is known."""
+    """Return `921 samples/s 8 s left`; empty where neither is known."""
     speed, left = progress.samples_per_s, progress.time_left
     parts = [] if speed is None else [f"{speed:.0f} samples/s"]
-    parts += [format_metric(*each) for each in (progress.measured or {}).items()]
     return "  ".join(parts if left is None else [*parts, f"{left} left"])
 
 
