@@ -109,7 +109,8 @@ def end_cancelled(run_dir: RunDir) -> None:
     """
     facts, reason = fact_reader.read_newest(run_dir), "the job was cancelled"
     if not record_completion(run_dir, facts):
-        record_writer.record_end(run_dir, facts, Action.CANCEL, Cause.CANCELLED, reason)
+        facts = record_writer.record_end(run_dir, facts, Action.CANCEL, Cause.CANCELLED, reason)
+        hooks.end(run_dir, facts, None)
 
 
 def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
@@ -122,5 +123,8 @@ def record_completion(run_dir: RunDir, facts: AttemptFacts) -> bool:
     if facts.is_unrecorded:
         ending = ending_of(facts, rank_evidence(facts), time.time())
         facts = record_writer.record(run_dir, facts, ending, COMPLETED)
-    record_writer.write_result(run_dir, facts, COMPLETED)
+    was_known = facts.result is not None
+    facts = record_writer.write_result(run_dir, facts, COMPLETED)
+    if not was_known:
+        hooks.end(run_dir, facts, None)
     return True

@@ -14,6 +14,11 @@ from ..contract.spec import SECTIONS, Scalar, Spec
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _CONTAINERS = {list: "a list", dict: "a mapping"}
+# Keys of an older kit, each with what takes its place.
+_REPLACED = {
+    "notify.command": "hooks.end",
+    **dict.fromkeys(("log.tensorboard", "log.wandb", "log.wandb_project"), "log.trackers"),
+}
 _PLURALS = {int: "whole numbers", float: "numbers"}
 
 
@@ -161,6 +166,8 @@ def unknown_key_hint(path: KeyPath) -> str:
     section, name = str(path[0]) if len(path) > 1 else "", str(path[-1])
     siblings = sections().get(section, [])
     names = {key.path[-1]: key.dotted for key in keys().values()}
+    if new := _REPLACED.get(".".join(map(str, path))):
+        return f"write {new}"
     if "." in name:
         return "write it nested, such as {slurm: {nodes: 2}}"
     if name.lower() in names:

@@ -19,6 +19,7 @@ from ..contract.problems import CONTROL, KeyPath, Place, Problem, format_value
 
 MAX_BYTES = 64 * 1024  # no value then exceeds Linux's limit for one argument (128 KiB)
 MAX_DEPTH = 32  # every recursion over a document then stays far below Python's limit
+MAX_VALUES = 20_000  # a few aliases of aliases make millions
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -191,6 +192,11 @@ class _Reader:
         """
         first = node.start_mark.line + 1
         line = min(line or first, first)
+        if len(path) > MAX_DEPTH or len(self._document.nodes) > MAX_VALUES:
+            what = f"{MAX_VALUES} values, or nested over {MAX_DEPTH} levels"
+            raise yaml.MarkedYAMLError(
+                problem=f"aliases make over {what}", problem_mark=node.start_mark
+            )
         written = node.value if isinstance(node, yaml.ScalarNode) and not node.style else None
         value = node.value
         if isinstance(node, yaml.MappingNode):

@@ -76,7 +76,9 @@ _KNOWN_CAUSES = (
         r"[Nn]o space left on device|inline_container\.cc:\d+\] \. unexpected pos",
         (errno.ENOSPC,),
     ),
-    _KnownCause(Kind.IMPORT_ERROR, r"No module named|ImportError: ", names=("ImportError",)),
+    _KnownCause(
+        Kind.IMPORT_ERROR, r"No module named|(ModuleNotFound|Import)Error: ", names=("ImportError",)
+    ),
     _KnownCause(
         Kind.PERMISSION,
         r"Permission denied|Read-only file system",

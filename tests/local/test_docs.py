@@ -36,7 +36,7 @@ FILLED = {
     r"CONFIG=\.\.\.": "CONFIG=configs/cancer.yaml",
     r"=(\.\.\.|NAME|resnet|undisturbed|RUN(?=@)|2026[-\d\w]+)": "=cancer",
     "step-1200": "best YES=1",
-    r'CMD="python train.py( --lr 0.1)?': 'CMD="python configs/own_script/train.py 20',
+    r'CMD="python train.py( --lr 0.1)?': 'CMD="python configs/examples/plain.py --epochs 1',
     "CODE=1": "CODE=1 CHECKPOINT=best",  # other code alone continues no complete run
     "freeze CONFIG": "freeze configs/first.yaml",
     "kit why RUN": "kit why first",

@@ -253,5 +253,6 @@ def map_values(tree: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(tree, dict):
         return {key: map_values(item, function) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(map_values(item, function) for item in tree)
+        items = [map_values(item, function) for item in tree]
+        return tuple(items) if isinstance(tree, tuple) else items  # a named tuple takes no list
     return function(tree)

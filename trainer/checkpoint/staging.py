@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..data.sources import check_plain
 from ..strategy.interface import Rows
 from . import outline
 
@@ -49,6 +50,7 @@ class Staging:
         if isinstance(value, Rows):
             return Rows(self._stage(places, value.local), value.shape)
         if not isinstance(value, torch.Tensor):
+            check_plain("the state of model or optimizer", value)  # one may get it in a step
             return value
         place, tensor = next(places), value.detach()
         if tensor.is_meta:  # another rank writes it

@@ -20,8 +20,7 @@ from pathlib import Path
 from ...base import files
 from ...base.console import print_line
 from ...base.errors import UserError
-from ...base.prctl import die_with_parent
-from ...base.stop_signals import end_at_stop_signals
+from ...base.prctl import begin_child
 from ...contract import records
 from ...contract.checkpoint.names import checkpoint_name
 from ...contract.records.nodes import AttemptPlan
@@ -49,16 +48,23 @@ def beside(run_dir: RunDir, plan: AttemptPlan) -> Iterator[None]:
     is_over, is_cut = threading.Event(), threading.Event()
     args = (run_dir, plan, is_over, is_cut)
     thread = threading.Thread(target=_follow, name="hooks.checkpoint", args=args, daemon=True)
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # at the limit of threads: the end runs what is left
+        thread.start()
     try:
         yield
     finally:
         is_over.set()
+        if thread.is_alive():
+            thread.join(None if _is_complete(run_dir, plan) else END_WAIT_S)
+            is_cut.set()
+            thread.join()
+
+
+def _is_complete(run_dir: RunDir, plan: AttemptPlan) -> bool:
+    with contextlib.suppress(OSError):  # of a disk that fails: the end of the attempt finds it
         outcome = records.read_leniently(Outcome, run_dir.attempt(plan.attempt).outcome)
-        is_complete = outcome is not None and outcome.status == "completed"
-        thread.join(None if is_complete else END_WAIT_S)
-        is_cut.set()
-        thread.join()
+        return outcome is not None and outcome.status == "completed"
+    return False
 
 
 def _follow(
@@ -149,8 +155,10 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     spec, result, never = facts.spec, facts.result, threading.Event()
     try:
         if spec.hooks.checkpoint and result is not None and result.status == "completed":
-            while _run_next(run_dir, spec, never):  # each may hang for a minute
+            while is_ended := _run_next(run_dir, spec, never):
                 pass
+            if is_ended is False:  # each may hang for a minute
+                print_line("hooks.checkpoint does not run for the checkpoints after this one")
         if spec.hooks.end and result is not None:
             newest = facts.saved.checkpoint if spec.launch.is_trainer else None
             path = run_dir.checkpoints / newest if newest else ""
@@ -177,7 +185,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_become_line,
+        preexec_fn=begin_child,
     ) as process:
         limit, by_pid = time.monotonic() + LIMIT_S, os.WEXITED | os.WNOHANG | os.WNOWAIT
         while not (is_ended := os.waitid(os.P_PID, process.pid, by_pid) is not None):
@@ -195,9 +203,3 @@ def _run(
     elif is_ended and last:
         print_line(f"{name}: {last[0]}"[:300])
     return is_ended
-
-
-def _become_line() -> None:
-    """In a new process before exec: die with the kit, and let `timeout 5 curl ...` end curl."""
-    die_with_parent()
-    end_at_stop_signals()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.console import format_duration, format_metric, number_ranges, quantity
+from ...base.console import format_duration, number_ranges, quantity
 from ...base.log_text import first_line
 from ...contract import records
 from ...contract.checkpoint.names import checkpoint_step

@@ -81,6 +81,9 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if missing := [each for each in args.link if not each.exists()]:
         raise UserError(f"--link {missing[0]}: no such file")
+    for name in ("ranks", "resize", "grace", "limit"):
+        if (value := getattr(args, name)) is not None and not value > 0:
+            raise UserError(f"--{name} {value:g}: more than 0")
     keep = args.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")

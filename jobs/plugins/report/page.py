@@ -55,7 +55,7 @@ def spec_of(run_dir: RunDir) -> str:
     """Return the user's file of a run, and its overrides, each in a comment. Raises: OSError."""
     given = records.read_leniently(Overrides, run_dir.overrides)
     lines = [f"# {each}" for each in (given.arguments if given else ())]
-    return "\n".join([files.read_text(run_dir.spec_yaml, errors="replace").rstrip("\n"), *lines])
+    return "\n".join([(files.text_of(run_dir.spec_yaml, "replace") or "").rstrip("\n"), *lines])
 
 
 def charts_of(times: Sequence[RunTimes]) -> dict[str, Chart]:

@@ -37,7 +37,10 @@ def command(args: argparse.Namespace) -> int:
     if args.metric and all(each.value is None for each in ranked):
         names = ", ".join(ranking.names_of(run_dirs)) or "no metrics at all"
         raise UserError(f"no run has a value of {metric}", f"they have {names}")
-    times = [uses.read(run, labels.get(run.run_dir)) for run in state.read_all(run_dirs)]
+    seen = state.read_all(run_dirs)
+    if all(each.files.problem for each in seen):
+        raise UserError(str(seen[0].files.problem))
+    times = [uses.read(run, labels.get(run.run_dir)) for run in seen]
     places = []
     if metric and any(each.value is not None for each in ranked):
         places = ranking.lines_of(ranked, metric, {each.run_dir: each.name for each in times})

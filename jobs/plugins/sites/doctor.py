@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the lines; returns 1 if one is FAIL. Raises: SpecError for a wrong site file."""
-    path = Path(os.path.expanduser(os.environ.get(layers.VARIABLE) or layers.SITE))
+    named = os.environ.get(layers.VARIABLE, "").replace(os.devnull, "")
+    path = Path(os.path.expanduser(named or layers.SITE))
     if args.write_site:
         if path.exists():
             raise UserError(f"{path} exists", "change it yourself, or delete it first")
@@ -75,8 +76,11 @@ def command(args: argparse.Namespace) -> int:
     found = [dict(zip(("state", "name", "seen"), each, strict=True)) for each in lines]
     shown = "\n".join("{state:<4}  {name:<10} {seen}".format(**each) for each in found)
     print(json.dumps(found) if args.json else shown)
+    usable = [seen for *of, seen in lines if of == ["OK", "partition"]]
+    if args.write_site and not usable:
+        raise UserError(f"{path}: not written, no partition was seen that takes your jobs")
     if args.write_site:
-        write_site(path, spec, [seen for *of, seen in lines if of == ["OK", "partition"]])
+        write_site(path, spec, usable)
         os.environ[layers.VARIABLE] = str(path)
     if args.probe:
         print_line(queue_probe(defaults()))
@@ -94,6 +98,9 @@ def line(is_fine: bool, name: str, seen: str, advice: str, otherwise: str = "WAR
 
 def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     yield "OK", "python", f"{sys.version.split()[0]}, submitit {version('submitit')}"
+    if spec.setup or spec.runs_inside:
+        yield "WARN", "torch", "not tried: setup lines or a command prefix decide it on a node"
+        return
     seen = ask.call([spec.interpreter, "-c", TORCH], limit_s=LIMIT_S)
     if seen is None:
         yield "WARN", "torch", f"{spec.interpreter} does not import it in {LIMIT_S} s"
@@ -104,7 +111,9 @@ def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
         return
     (number, kind, gpus), here = seen.stdout.split(), of_machine()
     built = "CPUs" if kind == "None" else f"GPUs ({kind}), and sees {gpus} of {here} here"
-    is_fit = kind != "None" or not (here or any("gpu" in row.get("TRES", "") for row in listed()))
+    is_fit = kind != "None" or not (
+        here or any("gpu" in row.get("TRES", "") for row in listed(settings))
+    )
     advice = "there are GPUs: install a build for them, or ask nvidia-smi"
     is_fine = is_fit and int(gpus) >= here
     yield line(is_fine, "torch", f"{number} of {spec.interpreter}, for {built}", advice)
@@ -125,7 +134,7 @@ def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
 def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     """Let Slurm say of each partition whether it takes a job of this user."""
     chosen = (spec.slurm.partition or "").split(",")
-    rows = listed() if settings else []
+    rows = listed(settings)
     for row in rows:
         name = row["PartitionName"]
         job = short_job(spec, partition=name, nodes=1)
@@ -137,6 +146,8 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
         yield line(is_fine is True, "partition", seen, why, "FAIL" if is_mine else "WARN")
     if rows and chosen == [""] and not any(row["Default"] == "YES" for row in rows):
         yield "WARN", "partition", "none is the default; set slurm.partition"
+    if not settings:
+        return
     mine = cluster.show_accounting("assoc", f"user={user_name(os.geteuid())}", "format=QOS")
     every = cluster.show_accounting("qos", "format=Name,GraceTime,MaxJobsPU,MaxSubmitPU")
     for name, grace, *limits in (text.split("|") for text in every.splitlines()):
@@ -147,6 +158,8 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
 
 
 def preempted(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
+    if not settings:
+        return
     for site in preemption.query(spec.slurm, settings):
         mode = MODES.get(site.preempt_mode)
         seen = f"{site.name}: {mode or site.preempt_mode}"
@@ -218,9 +231,9 @@ def short_job(spec: Spec, **changed: Any) -> Spec:
     return replace(spec, slurm=slurm)
 
 
-def listed() -> list[dict[str, str]]:
+def listed(settings: Mapping[str, str]) -> list[dict[str, str]]:
     """Return the partitions that Slurm shows this user, the default one first."""
-    blocks = cluster.show_partitions().split("PartitionName=")[1:]
+    blocks = cluster.show_partitions().split("PartitionName=")[1:] if settings else []
     rows = [dict(re.findall(r"(\w+)=(\S+)", f"PartitionName={block}")) for block in blocks]
     return sorted(rows, key=lambda row: row["Default"] != "YES")
 
@@ -231,11 +244,12 @@ def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:
     account = cluster.show_accounting("user", user, "format=DefaultAccount").split()
     found = {"account": account[:1], "partition": partitions[:1]}
     values = {"slurm": {key: one.split(":")[0] for key, each in found.items() for one in each}}
-    text = yaml.safe_dump(values | {"launch": {"python": spec.interpreter}}, sort_keys=False)
+    values |= {"launch": {"python": spec.launch.python}} if spec.launch.python else {}
+    text = yaml.safe_dump(values, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(0o644, exist_ok=False)
     path.write_text(text)
-    print(f"wrote {path}:\n{text}", end="")
+    print_line(f"wrote {path}:\n{text}")
 
 
 def queue_probe(spec: Spec) -> str:

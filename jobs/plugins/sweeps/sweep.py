@@ -202,8 +202,9 @@ def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_js
             print_line(f"stopped; {installation.command('resume', sweep.name)} continues it")
             return ended
         code = max(code, ended)
-    if best := best_point(sweep):
-        print(best, file=sys.stderr if as_json else sys.stdout)
+    with contextlib.suppress(OSError, UserError):  # of a damaged point
+        if best := best_point(sweep):
+            print(best, file=sys.stderr if as_json else sys.stdout)
     return code
 
 

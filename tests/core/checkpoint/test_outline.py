@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -113,3 +113,11 @@ def test_state_json_takes_no_more_room_with_more_ranks():
         rows = [Rows(torch.empty(0), (4096, 4)), Rows(torch.empty(0), (513,))] * 100
         sizes[num_ranks] = len(outline.to_json({"rows": rows}, Sharding(num_ranks, 0)))
     assert sizes[512] < 1.5 * sizes[8]
+
+
+def test_a_named_tuple_of_an_optimizer_is_saved_as_a_tuple():
+    class Pair(NamedTuple):
+        first: int
+        second: list[int]
+
+    assert outline.map_values({"state": Pair(1, [2])}, lambda each: -each) == {"state": (-1, [-2])}

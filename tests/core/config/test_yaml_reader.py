@@ -131,6 +131,12 @@ def test_deep_nesting_is_refused_and_not_followed(text):
     assert "nested over 32 levels" in problems(text) or "a key must be text" in problems(text)
 
 
+@pytest.mark.parametrize(("number", "width"), [(9, 9), (1500, 1)])
+def test_aliases_that_make_a_large_or_deep_value_are_refused(number, width):
+    lines = [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, number)]
+    assert "aliases make over" in problems("x-b:\n  a0: &a0 [1]\n" + "\n".join(lines))
+
+
 def test_every_key_has_its_line_and_unquoted_text_is_kept():
     document = parse("a: 0123\nb:\n  c: '0123'\n  d:\n    - x\n    - y\n")
     where = {path: node.place.where for path, node in document.nodes.items()}

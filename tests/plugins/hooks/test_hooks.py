@@ -1,5 +1,6 @@
 """The hooks of a user: when they run and what they get; whatever they do changes nothing."""
 
+import errno
 import json
 import signal
 import threading
@@ -11,6 +12,7 @@ from slurm_job_kit.jobs import hooks as core
 from slurm_job_kit.jobs.attempt import close as close_module
 from slurm_job_kit.jobs.attempt.decision import Action
 from slurm_job_kit.jobs.base.files import read_json
+from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.records.training import Result
 from slurm_job_kit.jobs.contract.spec import Hooks, Launch, Slurm, Spec
@@ -242,3 +244,20 @@ def test_a_hook_can_end_its_own_processes(run, own):
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert (run.path / "code").read_text() == "143\n"
+
+
+def test_a_run_that_is_cancelled_in_the_queue_has_its_hook(run, own):
+    run.spec.write_text(Spec(hooks=Hooks(end=ALL)).to_json())
+    close_module.end_cancelled(run)
+    assert said(run)[0].startswith("cancelled|the")
+
+
+def test_a_disk_that_fails_at_the_end_of_an_attempt_ends_no_attempt(run, begin, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(hooks, "END_WAIT_S", 0.1)
+    with begin("sleep 100"):
+        note(run, 5)
+        wait_for(lambda: (run.path / "timeline").exists())
+        monkeypatch.setattr(records, "read_leniently", fails)

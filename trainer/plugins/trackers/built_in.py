@@ -17,7 +17,7 @@ from ...contract import RunDir, Spec, files, installation
 from ...errors import log
 
 State = Literal["finished", "failed", "killed", "stopped"]  # stopped: another attempt continues
-CLOSE_LIMIT_S = 10.0  # of each tracker; a stop must fit into the grace that Slurm gives
+CLOSE_LIMIT_S = 10.0  # of all trackers; a stop must fit into the grace that Slurm gives
 WANDB_INIT_LIMIT_S = 60.0
 FLUSH_EVERY_S = 1.0
 # W&B sends its own errors to a host on the internet, even offline. Only this variable, set before

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,12 @@ class Trackers(Callback):
             self._loop.events.event("tracked")
 
     def finish(self, state: State) -> None:
-        """Wait up to `CLOSE_LIMIT_S` for each tracker."""
+        """Wait up to `CLOSE_LIMIT_S` for all trackers: a stop must fit into Slurm's grace."""
+        deadline = time.monotonic() + CLOSE_LIMIT_S
         for each in self.threads:
-            each.call("finish", state, wait_s=CLOSE_LIMIT_S)
-            each.join(CLOSE_LIMIT_S)
+            each.call("finish", state, wait_s=max(0.0, deadline - time.monotonic()))
+        for each in self.threads:
+            each.join(max(0.0, deadline - time.monotonic()))
             if each.is_alive():
                 each.give_up(f"it did not finish within {CLOSE_LIMIT_S:.0f} s")
 
