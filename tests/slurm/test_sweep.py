@@ -61,7 +61,7 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     assert len(runs[2].attempts()) == 2  # before the cancel and after it: no requeue
     assert (runs[3].dir.path / "job.log").is_file()
     table = kit.jobs("report", made["sweep_id"]).stdout.splitlines()
-    ranked = [line.split() for line in table if " point " in line]
+    ranked = [words for line in table if (words := line.split())[2:3] == ["point"]]
     assert len(ranked) == 4 and ranked[-1][1] == "-" and "train.model" in table[-1]
 
 
