@@ -78,7 +78,7 @@ bench-full: $(READY_DEV) ## All of it
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
-	@shellcheck slurm/ddp.sbatch slurm/*.sh .ci/run tests/slurm/*.sh
+	@shellcheck slurm/ddp.sbatch slurm/*.sh jobs/plugins/*/*.sh .ci/run tests/slurm/*.sh
 # Of the commit alone, the wheel from the sdist; kit then runs where nothing else is installed.
 release: $(READY_DEV) ## Build sdist and wheel of the commit, and check them; TO=pypi tags it and uploads them
 	@rm -rf $(NEW) && mkdir -p $(NEW)/kit && git archive HEAD | tar -xC $(NEW)/kit && $(PYTHON) -m build --no-isolation --outdir $(NEW) $(NEW)/kit

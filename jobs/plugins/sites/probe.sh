@@ -6,6 +6,7 @@ folder=$1 python=$2 process=${3:-batch script} restarts=${SLURM_RESTART_COUNT:-0
 file=$folder/seen-$SLURM_JOB_ID-$restarts
 # No $(...): a signal in the middle of one breaks bash 5.2 (measured).
 say() { printf '%(%T)T %s %s: %s\n' -1 "$SLURMD_NODENAME" "$process" "$*"; }
+# shellcheck disable=SC2064 # each trap has its own name
 for name in CONT TERM INT USR1 USR2; do trap "say got SIG$name" "$name"; done
 
 if [ "$process" = "batch script" ]; then
