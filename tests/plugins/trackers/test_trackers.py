@@ -230,8 +230,8 @@ def test_mlflow_has_one_run_without_a_row_twice_and_its_end_state(tmp_path, stat
 
     rows_over_a_kill(tmp_path, "mlflow", state, mlflow={"experiment": "digits"})
     client = MlflowClient(str(tmp_path / "mlruns"))
-    experiment = client.get_experiment_by_name("digits").experiment_id
-    (run,) = client.search_runs([experiment])
+    (experiment,) = client.search_experiments(filter_string="name = 'digits'")
+    (run,) = client.search_runs([experiment.experiment_id])
     rows = client.get_metric_history(run.info.run_id, "train_loss")
     assert [(each.step, each.value) for each in rows] == LOSSES
     evaluated = client.get_metric_history(run.info.run_id, "eval_loss")
