@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.plugin(*PLUGINS)]
 ELSEWHERE = {
     "make (test|lint|chaos|bench|release)": "CI runs it",
     "make cluster-up|sbatch|python -m docs": "tests/slurm starts a Slurm",
+    "(make|kit) doctor": "a host with Slurm's programs alone is a FAIL: tests/plugins/sites",
     "make shell": "no rank runs: tests/plugins/shell",
     "make cancel": "no run is left to cancel: test_make.py",
     "pip|git clone": "it downloads; tests/installed.py installs the kit",
