@@ -12,7 +12,7 @@ from .kit import PACED, REPOSITORY, Kit, Run
 
 MAIL = '#!/bin/sh\necho "$*" >>{}\n'
 EVALUATE = """#!/bin/bash
-mkdir result || exit 0
+mkdir result || [ "$SLURM_RESTART_COUNT" ] || exit 0
 test -f manifest.json && echo "${PWD##*/eval-}" >>../../../../evaluated
 """
 
