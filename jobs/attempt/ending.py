@@ -31,7 +31,6 @@ class Ending:
     kind: Kind = Kind.UNKNOWN  # of the failure, if it failed from inside or was lost
     steps: tuple[int | None, int | None] = (None, None)  # the first and the last one that it did
     stop_s: float | None = None  # from the first warning to now
-    start_s: float | None = None  # from the opening to the first step
     quarantined: tuple[str, ...] = ()  # checkpoints that it found damaged
     is_quick: bool = False
     saves_steps: bool = False
@@ -80,7 +79,6 @@ def ending_of(
         kind=_kind_of_failure(facts, first, evidence),
         steps=steps_of(facts),
         stop_s=round(now - min(warned), 3) if warned else None,
-        start_s=None if begun is None or plan is None else round(begun.t - plan.start, 3),
         quarantined=tuple(name for name in facts.saved.quarantined if name not in before),
         is_quick=plan is not None and begun is None and now - plan.start <= SOON_S,
         saves_steps=has_agent and not (facts.is_step_known and plan is not None and begun is None),

@@ -90,7 +90,7 @@ def record_of(facts: AttemptFacts, ending: Ending, decision: Decision, now: floa
         attempt=facts.attempt,
         job_id=None if facts.plan is None else facts.plan.job_id,
         nodes=None if facts.plan is None else facts.plan.nodes,
-        times=Times(begun, round(now, 3), ending.stop_s, ending.start_s),
+        times=Times(begun, round(now, 3), ending.stop_s),
         cause=decision.cause,
         first_step=ending.steps[0],
         last_step=ending.steps[1],

@@ -59,7 +59,7 @@ def plan(**fields):
 
 def attempt(evidence=(), **fields):
     """A line of attempts.jsonl: attempt 1 of job 7, which crashed just now."""
-    of_times, of_why = ("start", "stop", "stop_s", "start_s"), ("kind", "log", "budget", "requeue")
+    of_times, of_why = ("start", "stop", "stop_s"), ("kind", "log", "budget", "requeue")
     times, why = ({x: fields.pop(x) for x in names if x in fields} for names in (of_times, of_why))
     return {
         "attempt": 1,

@@ -71,12 +71,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Times:
-    """When an attempt began and ended, in seconds since the epoch, and how long two parts took."""
+    """When an attempt began and ended, in seconds since the epoch, and how long its stop took."""
 
     start: float | None  # None where the plan is lost
     stop: float
     stop_s: float | None = None  # from the first warning to the close
-    start_s: float | None = None  # from the opening to the first step
 
 
 @dataclass(frozen=True)
