@@ -37,9 +37,6 @@ CACHES = {
     "TRITON_CACHE_DIR": os.path.expanduser("~/.triton/cache"),
     "WANDB_CACHE_DIR": "wandb",
 }
-# How programs and libraries show that the kernel refused to write a file, and its path.
-_REFUSED = re.compile(r"ermission denied|cannot be opened|errno = 13")
-_PATH = re.compile(r"(?<![\w.])/[^\s'\",:;()]+")
 
 
 @dataclass(kw_only=True)
@@ -115,25 +112,13 @@ class Subject:
 
         Raises: UserError for a write to what is not the training's own.
         """
-        code = None if self.process is None else self.process.poll()
-        if path := self._refused(is_over=code is not None):
+        if (asked := self.log.with_name(OUTSIDE)).is_symlink():
+            path = Path(os.readlink(asked))
             place = next(each for each in path.parents if each.is_dir())
             what = f"the training writes outside of its copy: {path}"
             hint = "let an option of the script name a folder in its working directory; or --link "
             raise UserError(what, f"{hint}{shlex.quote(str(place))}, and it changes what is there")
-        return code
-
-    def _refused(self, *, is_over: bool) -> Path | None:
-        """Return what a process was refused to write, by the probe, or at its end by the kernel."""
-        if (asked := self.log.with_name(OUTSIDE)).is_symlink():
-            return Path(os.readlink(asked))
-        text = self.log.read_text(encoding="utf-8", errors="replace") if is_over else ""
-        for line in filter(_REFUSED.search, text.splitlines()):
-            for path in map(Path, _PATH.findall(line)):
-                near = next(each for each in (path, *path.parents) if os.path.exists(each))
-                if os.access(near, os.W_OK) and not any(map(path.is_relative_to, self.own)):
-                    return path  # which this process may write
-        return None
+        return None if self.process is None else self.process.poll()
 
     def _popen(self, command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start a command whose processes find the probe, and write to what is theirs only."""

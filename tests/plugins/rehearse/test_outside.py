@@ -111,20 +111,9 @@ def test_each_run_has_the_code_of_the_first_also_if_it_is_edited_meanwhile(tmp_p
     assert (subject.cwd / "train.py").read_text() == "as it was"
 
 
-# Of the kernel, also by another program; torch.save has its own words for it.
-SAVES = [
-    "os.system('cp {own}/train.py {last}.tmp')",
-    pytest.param("torch.save(state, '{last}.tmp')", marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize("saves", SAVES)
-def test_the_first_write_outside_ends_the_rehearsal_with_its_path(saves, folders):
+def test_the_first_write_outside_ends_the_rehearsal_with_its_path(folders):
     own, other = folders
-    if "cp" in saves and restriction([]) is None:
-        pytest.skip("this kernel has no Landlock")
-    saves = saves.format(own=own, last=other / "last.pt")
-    text = GOOD.replace("torch.save(state, target)", f"{saves}; os._exit(0)")
+    text = GOOD.replace("torch.save(state, target)", f"torch.save(state, '{other}/last.pt.tmp')")
     status, output = rehearse(own, text, *only("middle"))
     assert status == 2 and f"outside of its copy: {other}/last.pt.tmp\n" in output
     assert untouched(other)
