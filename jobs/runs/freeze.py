@@ -4,7 +4,6 @@ import calendar
 import contextlib
 import functools
 import glob
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -97,15 +96,15 @@ def freeze_all(
     check_writable(root, mode)
 
     @functools.cache
-    def frozen(home: Path, left_out: tuple[str, ...], interpreter: str) -> tuple[Path, Provenance]:
+    def frozen(home: Path, left_out: tuple[str, ...]) -> tuple[Path, Provenance]:
         code = code_snapshot.take(home, root, mode, left_out)
-        return code, provenance(home, code_snapshot.digest_in(code.name), interpreter)
+        return code, provenance(home, code_snapshot.digest_in(code.name))
 
     with contextlib.ExitStack() as made:
         try:
             kit = code_snapshot.take_kit(root, mode)
             for run_dir, (spec, home, left_out) in sources.items():
-                code, known = frozen(home, tuple(left_out), spec.interpreter)
+                code, known = frozen(home, tuple(left_out))
                 # Outside of the clean-up: a directory that exists already is another run.
                 ownership.make_shared(run_dir.path.parent, mode)
                 run_dir.path.mkdir()
@@ -196,9 +195,8 @@ def setup_script(python: str, lines: Sequence[str]) -> str:
     return "\n".join([f"export KIT_PYTHON={shlex.quote(python)}", *lines]) + "\n"
 
 
-def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenance:
+def provenance(repository: Path, code: str) -> Provenance:
     """Return commit, versions, interpreter, host. No environment values: they may hold secrets."""
-    lock = repository / "requirements.lock"
     return Provenance(
         code=code,
         git_sha=_printed_by_git(repository, "rev-parse", "HEAD"),
@@ -207,9 +205,7 @@ def provenance(repository: Path, code: str, agent_interpreter: str) -> Provenanc
         interpreter=sys.executable,
         host=socket.gethostname(),
         versions={name: _version(name) for name in PACKAGES},
-        lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
         repository=str(repository),
-        agent_interpreter=agent_interpreter,
         frozen=round(time.time(), 3),
     )
 

@@ -75,7 +75,7 @@ def test_the_recorded_changes_have_the_form_that_git_apply_takes(tmp_path, monke
     (tmp_path / "a.py").write_text("2\n")
     for name, text in {"COUNT": "1", "KEY_0": key, "VALUE_0": value}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", text)
-    diff = provenance(tmp_path, "c", "python3").git_diff
+    diff = provenance(tmp_path, "c").git_diff
     run_git("checkout", "-q", ".")
     run_git("apply", text=f"{diff}\n")
     assert (tmp_path / "a.py").read_text() == "2\n"

@@ -19,7 +19,7 @@ def repository(tmp_path, monkeypatch):
         (top / "mylib_of_test/__init__.py").write_text("")
         (top / "mylib_of_test/nets.py").write_text("def net(): ...\n")
     run = RunDir(tmp_path / "runs/x/1")
-    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
+    records.write(run.provenance, provenance(tmp_path, "x"))
     monkeypatch.setenv("KIT_RUN_DIR", str(run.path))
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("mylib_of_test")]:

@@ -64,10 +64,7 @@ class Provenance:
     interpreter: str  # that submitted; it runs the commands of the batch script
     host: str
     versions: Mapping[str, str | None]  # of packages; None where one is not installed
-    lock_sha256: str | None = None
     repository: str | None = None  # the checkout that the code was frozen from
-    # Of agents and ranks, before it is looked up on a node: agent-NNNNN.json has what was found.
-    agent_interpreter: str | None = None
     origin: StateOrigin | None = field(default=None, metadata=OMIT_NONE)
     frozen: float | None = field(default=None, metadata=OMIT_NONE)  # since the epoch: the code
 

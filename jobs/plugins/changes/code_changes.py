@@ -60,8 +60,8 @@ def switch(run_dir: RunDir, new: NewCode) -> Revision:
     """Return the change that gives a run the new code."""
     known = records.read(Provenance, run_dir.provenance)
     code = code_snapshot.digest_in(new.code.name)
-    now = provenance(new.repository, code, Spec.read(run_dir.spec).interpreter)
-    names = ["code", "git_sha", "git_diff", "lock_sha256", "repository", "frozen"]
+    now = provenance(new.repository, code)
+    names = ["code", "git_sha", "git_diff", "repository", "frozen"]
     updated = replace(known or now, **{name: getattr(now, name) for name in names})
     texts = {run_dir.provenance: records.text(updated)}
     folders = {run_dir.code.name: new.code, run_dir.kit.name: new.kit}

@@ -34,7 +34,7 @@ def test_the_diff_of_a_freeze_starts_no_hook_and_has_the_users_filters(
 ):
     (tmp_path / "config").write_text('[filter "x"]\nclean = sed s/2/big/\nrequired\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    diff = provenance(repository, "c", "python3").git_diff
+    diff = provenance(repository, "c").git_diff
     assert diff is not None and "+big" in diff
     assert not (tmp_path / "mark").exists()
     subprocess.run(["git", "-C", repository, "diff", "HEAD"], check=True, capture_output=True)
@@ -47,6 +47,6 @@ def test_a_diff_that_no_reader_of_the_record_would_take_is_not_recorded(
     repository, capfd, monkeypatch
 ):
     monkeypatch.setattr(freeze, "MAX_DIFF_MIB", 5e-5)
-    known = provenance(repository, "c", "python3")
+    known = provenance(repository, "c")
     assert known.git_sha and known.git_diff is None
     assert "the diff is not recorded" in capfd.readouterr().err

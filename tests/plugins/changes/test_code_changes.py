@@ -33,7 +33,7 @@ def run(tmp_path, checkout):
     code = run_files.freeze_code(checkout, run_dir)
     run_dir.kit.unlink()
     run_dir.kit.symlink_to(os.path.relpath(code_snapshot.take_kit(code.parents[1]), run_dir.path))
-    records.write(run_dir.provenance, provenance(checkout, code.name, "python3"))
+    records.write(run_dir.provenance, provenance(checkout, code.name))
     return run_dir
 
 

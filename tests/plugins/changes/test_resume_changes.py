@@ -26,7 +26,7 @@ def run(slurm, here, monkeypatch):
     checkout = make_code(here, run_dir)
     run_dir.submitit.mkdir()
     name = run_dir.code.resolve().name
-    records.write(run_dir.provenance, freeze.provenance(checkout, name, "python3"))
+    records.write(run_dir.provenance, freeze.provenance(checkout, name))
     monkeypatch.setattr(installation, "ROOT", checkout)
     for step in (10, 20):
         make_checkpoint(run_dir, step)

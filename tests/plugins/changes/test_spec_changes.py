@@ -175,7 +175,7 @@ def test_what_the_run_directory_has_never_changes(run, word):
 
 
 def test_changed_setup_lines_reach_the_script_that_every_start_sources(run):
-    known = provenance(run.path, "x", "python3")
+    known = provenance(run.path, "x")
     records.write(run.provenance, replace(known, interpreter="/opt/a python"))
     run.setup.write_text("export KIT_PYTHON=x\n")
     change(run, ["setup=[module load a]"], is_confirmed=True)

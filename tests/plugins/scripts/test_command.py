@@ -74,7 +74,7 @@ def test_the_working_directory_stands_for_the_repository_on_the_search_path(
 ):
     run = RunDir(tmp_path / "runs/x/1")
     (run.code / "lib").mkdir(parents=True)
-    records.write(run.provenance, provenance(tmp_path, "x", "python3"))
+    records.write(run.provenance, provenance(tmp_path, "x"))
     paths = {"run": run.path, "live": tmp_path}
     found = search_path(f"{entry.format(**paths)}:/last", run)
     expected = [str(run.work), *(each.format(**paths) for each in becomes), "/last"]
