@@ -80,13 +80,8 @@ REMOVED = {
         *("SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER"),  # the kit works with the one that is loaded
         *_FILTERS,
         # Options of srun that no job sets; slurm.srun_args has those of a run.
-        *("SRUN_*", "SLURM_CPU_BIND*", "SLURM_ARBITRARY_NODELIST", "SLURM_HOSTFILE"),
-        *("SLURM_BCAST*", "SLURM_COMPRESS", "SLURM_SEND_LIBS", "SLURM_CORE_SPEC"),
-        *("SLURM_DELAY_BOOT", "SLURM_DISABLE_STATUS", "SLURM_EPILOG", "SLURM_PROLOG"),
-        *("SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_EXTERNAL_LAUNCHER", "SLURM_OVERLAP"),
-        *("SLURM_EXIT_*", "SLURM_IMMEDIATE", "SLURM_LABELIO", "SLURM_STD*MODE"),
-        *("SLURM_TEST_EXEC", "SLURM_THREADS", "SLURM_TIMELIMIT", "SLURM_UNBUFFEREDIO"),
-        *("SLURM_WAIT", "SLURM_SRUN_MULTI"),
+        *("SLURM_CPU_BIND*", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_EXIT_*", "SLURM_HOSTFILE"),
+        *("SLURM_IMMEDIATE", "SLURM_OVERLAP", "SLURM_STD*MODE", "SLURM_TIMELIMIT", "SLURM_WAIT"),
         # An agent has all that its job has on a node. srun ends where the first are of another job,
         # in which sbatch ran, and takes one alone of the others.
         *("SLURM_TRES_PER_TASK", "SLURM_TRES_BIND", "SLURM_MEM_PER_*"),
