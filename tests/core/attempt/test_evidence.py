@@ -20,7 +20,7 @@ from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.runs import fact_reader, results
-from slurm_job_kit.jobs.runs.evidence import rank_evidence, stop_signals_at_start
+from slurm_job_kit.jobs.runs.evidence import rank_evidence
 from tests.core import file_operations
 from tests.core.attempt.attempt_kit import ended, entry, evidence, own_script, parsed
 from tests.core.run_files import failed, node, opened, write_json
@@ -216,11 +216,8 @@ def test_the_end_of_the_other_nodes_after_a_failed_setup_is_no_warning(run, srun
     """srun sends SIGTERM to the agents, and to the shells in which setup still runs."""
     attempt = opened(run, 1, nodes=("a", "b", "c"))
     attempt.agent_error(1).write_text(f"{SETUP_ERROR}\n")
-    assert stop_signals_at_start(fact_reader.read(run, 1), srun_exit) == ()
     node(attempt, 0, (8.0, "SIGTERM"), torchrun_exit=1)
-    facts = fact_reader.read(run, 1)
-    assert rank_evidence(facts, "RUNNING", srun_exit).signals == ()
-    assert stop_signals_at_start(facts, srun_exit) == ()
+    assert evidence(run, srun_exit).signals == ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from slurm_job_kit.jobs.attempt.decision import (
     decide,
 )
 from slurm_job_kit.jobs.base.files import append_jsonl, read_json, read_jsonl
-from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.runs import evidence, fact_reader, run_lock, state
 from slurm_job_kit.jobs.slurm import cluster
@@ -211,18 +210,3 @@ def test_a_job_that_was_held_or_cancelled_starts_again_as_another_one_only(
 ):
     append_jsonl(run.attempts, entry(decision, "crash", **fields))
     assert refused(run, ME) == refusal
-
-
-def test_an_amended_record_is_the_newest_one_and_keeps_the_rest(run):
-    for attempt in (1, 2):
-        append_jsonl(run.attempts, entry("requeue", "preemption") | {"attempt": attempt})
-    record_writer.amend(
-        run,
-        fact_reader.read(run, 2),
-        Decision(Action.CANCEL, Cause.CANCELLED, "the job was cancelled"),
-    )
-    first, last = read_attempts(run)
-    assert (first.decision, first.attempt) == ("requeue", 1)
-    assert (last.decision, last.cause, last.attempt) == ("cancel", "cancelled", 2)
-    assert last.reason == "the job was cancelled"
-    assert len(read_jsonl(run.attempts)) == 3, "attempts.jsonl is append-only"

@@ -35,20 +35,6 @@ def test_any_other_text_is_refused(texts, why):
             duration.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (1, "00:00:01"),
-        (4 * 3600, "04:00:00"),
-        (86400, "1-00:00:00"),
-        (10 * 86400 + 3661, "10-01:01:01"),
-    ],
-)
-def test_the_canonical_form_has_its_units_and_is_read_back(seconds, text):
-    assert duration.canonical(seconds) == text
-    assert duration.parse(text) == seconds
-
-
 @pytest.mark.parametrize("written", ["4:00:00", "1-0", "1-0:30", "0", "0:00", "x", "1e3", "-5"])
 def test_a_form_with_clear_units_is_not_misread(written):
     assert duration.misreading(written) is None

@@ -74,10 +74,7 @@ def test_an_attempt_without_slurm_speaks_against_no_node():
 
 # attempts before, present reason, present progress -> whether the failure followed the run
 FOLLOWED = [
-    ([("a", "x", False)], ("b", "x"), False, True),
     ([("a", "x", False), (None, "", False)], ("b", "x"), False, True),  # a preemption between
-    ([("a", "x", False)], ("a", "x"), False, False),
-    ([("a", "x", False)], ("b", "y"), False, False),
     ([("a", "x", False)], ("b", "x"), True, False),
     ([("a", "x", False, "hold")], ("b", "x"), False, False),  # a user resumed
 ]

@@ -18,14 +18,6 @@ def test_a_wrong_key_is_named_with_its_line_and_a_hint(refuse_one, text):
     refuse_one(text, REFUSED[text])
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["launch: {stop_signal: USR1, script: mine.py}", "launch: {stop_signal: TERM, module: my.a}"],
-)
-def test_a_script_or_module_may_have_a_stop_signal(take, text):
-    take(text)
-
-
 def test_a_script_and_its_inputs_are_expanded_and_other_texts_are_not(take, monkeypatch):
     monkeypatch.setenv("CODE", "src")
     text = "launch: {script: $CODE/x.py, inputs: ['${CODE}/a'], args: [$CODE, ~/x]}"
