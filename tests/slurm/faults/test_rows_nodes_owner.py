@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.node import rendezvous
 
@@ -49,21 +47,6 @@ def test_row_30_a_second_job_is_refused_while_the_run_is_running(row: Row) -> No
     row.kit.cluster.wait_job(second, "FAILED", JOB_TIMEOUT_S)
     assert f"job {run.job_id} is still running it" in job_output(row.kit, second)
     paced.finish()
-    oracles.ended(run, row.reference(), ["completed"])
-
-
-@pytest.mark.slow
-def test_row_30_of_two_queued_jobs_one_runs(row: Row) -> None:
-    with harm_slurm.drained(row.kit.cluster):
-        run = row.start(pace=AT_ONCE).run
-        assert_resume_is_refused(row.kit, run)
-        jobs = [run.job_id, harm_slurm.submit_again(row.kit, run)]
-    ends = {"COMPLETED", "FAILED"}
-    states = [row.kit.cluster.wait_job(job, ends, JOB_TIMEOUT_S)["JobState"] for job in jobs]
-    assert sorted(states) == ["COMPLETED", "FAILED"]
-    refused = states.index("FAILED")
-    said = job_output(row.kit, jobs[1]) if refused else run.dir.job_log.read_text()
-    assert f"job {jobs[1 - refused]} " in said or "took this run just now" in said, said
     oracles.ended(run, row.reference(), ["completed"])
 
 
