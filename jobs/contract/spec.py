@@ -444,7 +444,10 @@ class Spec:
         where = f"{run_dir}/spec.json"
         values = files.parse_json(text, where)
         if isinstance(values, dict):
-            check_format(values.get("format", 0), run_dir)
+            if (number := values.get("format", 0)) != FORMAT:
+                what = f"format {number or 'unknown'}, and this kit reads format {FORMAT}"
+                hint = "use the version of the kit that submitted it, or submit it again"
+                raise UserError(f"{run_dir}: {what}", hint)
             for name in SECTIONS.keys() - values:
                 raise RecordError(f"{where}: the section {name} is missing")
         spec = records.decode(cls, values, where)
@@ -453,14 +456,6 @@ class Spec:
         except ValueError as error:
             raise RecordError(f"{where}: {error}") from None
         return spec
-
-
-def check_format(number: object, run_dir: str) -> None:
-    """Raises UserError where the format number of a run directory is not this kit's."""
-    if number != FORMAT:
-        what = f"{run_dir}: format {number or 'unknown'}, and this kit reads format {FORMAT}"
-        hint = "use the version of the kit that submitted it, or submit it again"
-        raise UserError(what, hint)
 
 
 SECTIONS: dict[str, Any] = {

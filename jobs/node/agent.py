@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import itertools
 import os
-import platform
 import shlex
 import shutil
 import signal
@@ -163,8 +162,6 @@ class Agent:
             end=None if exit_code is None else round(time.time(), 3),
             oom_kill=kills,
             memory_limit_mib=None if limit is None else limit >> 20,
-            interpreter=sys.executable,
-            python=platform.python_version(),
             gpus=self.num_gpus or None,
             ranks=ranks,
             errors=self.errors_of(ranks),

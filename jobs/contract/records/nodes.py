@@ -130,8 +130,6 @@ class AgentRecord:
     oom_kill: int = 0  # processes of the node that the kernel killed for memory
     # What they could use: the limit of the job; None: all of the node.
     memory_limit_mib: int | None = field(default=None, metadata=OMIT_NONE)
-    interpreter: str | None = None  # of the agent, so of torchrun and the ranks
-    python: str | None = None  # its version
     # That its ranks see, of those that the job asked for; None: it asked for none.
     gpus: int | None = field(default=None, metadata=OMIT_NONE)
     # What its ranks left, once the agent has ended: which of them began, and their error records.
