@@ -7,21 +7,6 @@ from slurm_job_kit.jobs.slurm import duration
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("4:00", 4 * 60),
-        ("4:00:00", 4 * 3600),
-        ("04:05:06", 4 * 3600 + 5 * 60 + 6),
-        ("1-12:30", 36 * 3600 + 30 * 60),
-        ("1-02:03:04", 86400 + 2 * 3600 + 3 * 60 + 4),
-        ("90:00", 90 * 60),
-    ],
-)
-def test_the_six_documented_forms_are_read_as_slurm_reads_them(text, seconds):
-    assert duration.parse(text) == seconds
-
-
-@pytest.mark.parametrize(
     ("texts", "why"),
     [
         ([" ", "4h", "1:2:3:4", "1-", "-1:00", ":30", " 30", "30\n", "٣٠", "9" * 5000], "none of"),

@@ -27,7 +27,10 @@ RANGE = Slurm(nodes="2-3")
         (TWO, "n1,n2,n3,n4", "", ["n1", "n3"], "bad_node", ["n2", "n4"], [], ["n1", "n3"]),
         (TWO, "n1,n2,n3,n4", "", ["n1"], "node_failure", ["n2", "n3"], ["n4"], ["n1"]),
         (TWO, "n2,n3,n4", "", [], "", ["n2", "n3"], ["n4"], []),  # n1 was given back
+        # Too few others: some of them take part, and lost ones last.
+        (TWO, "n1,n2,n3,n4", "n1", ["n2", "n3", "n4"], "bad_node", ["n2", "n3"], [], ["n4"]),
         (RANGE, "n1,n2,n3", "n2", ["n1"], "bad_node", ["n1", "n3"], [], []),
+        (RANGE, "n1,n2,n3", "", [], "", ["n1", "n2", "n3"], [], []),
     ],
 )
 def test_an_attempt_takes_the_nodes_that_answer_and_are_not_suspected(

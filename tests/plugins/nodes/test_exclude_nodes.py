@@ -1,7 +1,6 @@
 """The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
 
 import json
-import math
 import time
 
 import pytest
@@ -13,7 +12,6 @@ from slurm_job_kit.jobs.contract.records.ended import AttemptRecord, read_attemp
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
-from slurm_job_kit.jobs.plugins.nodes import exclude_nodes
 from slurm_job_kit.jobs.runs import fact_reader
 from slurm_job_kit.jobs.slurm.job import Job
 from tests.core import run_files
@@ -83,6 +81,7 @@ def test_without_bad_nodes_slurm_is_asked_nothing(run, capfd):
     assert run([now()]) == run([]) == run([now()], "n1", exclude="n1") == []
     # It is excluded already, and the last attempt failed for another reason.
     assert run([now("n2"), now()], "n2") == []
+    assert run([now("n2", ago_s=-60)], suspect_hours=0) == []
     assert capfd.readouterr().err == ""
 
 
@@ -123,12 +122,3 @@ def test_a_run_that_is_submitted_again_does_without_its_bad_nodes(run, tmp_path,
     assert printed in capfd.readouterr().err
     taken_back = Submission(nodes_taken_back=time.time() + 1)
     assert [*hooks.exclude(run_dir, spec, taken_back, attempts, ["n1"])] == ["n1"]
-
-
-@pytest.mark.parametrize(
-    ("hours", "taken_back", "since"), [(24, None, -24), (24, -1, -1), (0, None, math.inf)]
-)
-def test_from_when_on_a_reason_counts(hours, taken_back, since):
-    submission = Submission(nodes_taken_back=None if taken_back is None else time.time() - 3600)
-    found = exclude_nodes.counted_since(Spec(slurm=Slurm(suspect_hours=hours)), submission)
-    assert found == pytest.approx(time.time() + since * 3600, abs=5.0)

@@ -5,8 +5,7 @@ import pytest
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.kinds import Kind
 from slurm_job_kit.jobs.contract.records.ended import AttemptRecord
-from slurm_job_kit.jobs.contract.spec import Slurm
-from slurm_job_kit.jobs.plugins.nodes import choose_nodes, suspects
+from slurm_job_kit.jobs.plugins.nodes import suspects
 from slurm_job_kit.jobs.plugins.nodes.records import Past, Reason, past_of
 from tests.core import run_files
 from tests.plugins.nodes.kit import kept
@@ -86,26 +85,6 @@ def test_whether_a_failure_followed_the_run(attempts, present, progress, is_foll
     told = suspects.followed(Past(200.0, False, progress, (reason,)), history(*attempts))
     assert (told is not None) == is_followed
     assert told is None or "a and b" in told
-
-
-SPARE, RANGE = Slurm(nodes=3, spare_nodes=1), Slurm(nodes="2-3", spare_nodes=1)
-
-
-@pytest.mark.parametrize(
-    ("slurm", "nodes", "unfit", "lost", "expected"),
-    [
-        (SPARE, "abcd", "", "", "abc"),
-        (SPARE, "abcd", "b", "", "acd"),
-        (SPARE, "abcd", "bc", "", "abd"),  # too few others: one of them takes part
-        (SPARE, "abcd", "b", "cd", "abc"),
-        (SPARE, "ab", "b", "", "ab"),
-        (RANGE, "abcd", "", "", "abc"),
-        (RANGE, "abc", "a", "b", "ac"),
-    ],
-)
-def test_the_nodes_of_an_attempt_are_those_without_suspicion(slurm, nodes, unfit, lost, expected):
-    chosen = choose_nodes.fittest(slurm, tuple(nodes), set(lost), set(unfit))
-    assert chosen == tuple(expected)
 
 
 def test_the_next_attempt_in_the_same_allocation_does_without_a_node_that_slurm_marked():

@@ -20,25 +20,10 @@ PartitionName=batch
 
 PartitionName=short
    AllocNodes=login1 Default=NO QoS=N/A
-   OverTimeLimit=NONE PreemptMode=GANG,CANCEL
+   OverTimeLimit=NONE PreemptMode=GANG,PRIORITY,CANCEL
 """
 BATCH = Site("partition batch", "REQUEUE")
 SHORT = Site("partition short", "CANCEL")
-
-
-@pytest.mark.parametrize(
-    ("text", "mode"),
-    [
-        ("CANCEL", "CANCEL"),
-        ("GANG,CANCEL", "CANCEL"),
-        ("WITHIN,CANCEL", "CANCEL"),
-        ("PRIORITY,CANCEL", "CANCEL"),  # since 25.05
-        ("PRIORITY", "OFF"),
-        ("OFF", "OFF"),
-    ],
-)
-def test_the_mode_stands_behind_slurms_flags(text, mode):
-    assert preemption.mode_of(text) == mode
 
 
 BANNER = "** 3 nodes are down = wait **\n"  # of a wrapper
@@ -76,7 +61,7 @@ def qos(scontrol):
     ("answer", "mode", "is_clusters"),
     [
         ("cheap|within,cancel\n", "CANCEL", False),
-        (f"{BANNER}cheap|off\n{BANNER}", "OFF", False),
+        (f"{BANNER}cheap|priority\n{BANNER}", "OFF", False),
         ("cheap|cluster\n", "REQUEUE", True),
         ("", "REQUEUE", True),
     ],
