@@ -3,14 +3,6 @@
 import pytest
 
 from slurm_job_kit.jobs.base import gpus
-from slurm_job_kit.jobs.contract.spec import Slurm
-
-
-@pytest.mark.parametrize(
-    ("written", "number"), [("4", 4), ("a100:4", 4), ("3090:2", 2), ("1g.5gb:2", 2), ("0", 0)]
-)
-def test_a_number_of_gpus_may_have_a_type(written, number):
-    assert Slurm(gpus_per_node=written).num_gpus == gpus.in_number(written) == number
 
 
 @pytest.mark.parametrize(

@@ -269,19 +269,6 @@ def test_crashes_of_the_last_24_hours_count():
     assert counted == [3, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("spans", "redone"),
-    [
-        ([(1, 10), (11, 20)], 0),
-        ([(1, 15), (11, 20)], 5),
-        ([(1, 15), (None, None), (11, 20)], 5),
-        ([(1, 15), (11, 13), (11, 20)], 8),
-    ],
-)
-def test_steps_redone_counts_each_repetition(spans, redone):
-    assert results.steps_redone(parsed(entry(steps=span) for span in spans)) == redone
-
-
 @pytest.mark.parametrize(("step", "steps"), [(15, (11, 15)), (10, (None, None))])
 def test_an_attempt_did_the_steps_between_its_checkpoint_and_its_progress(run, step, steps):
     Timeline(run, "rank-00000", 1).event("loaded", step=10)

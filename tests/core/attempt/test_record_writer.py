@@ -97,10 +97,10 @@ def test_a_lost_attempt_is_closed_by_what_it_left(run, left, expected):
 def test_the_result_has_what_rank_0_knows_and_what_follows_from_all_attempts(run):
     outcome = {"status": "completed", "checkpoint": "step-00000020", **TRAINED}
     write_json(opened(run, 2).outcome, outcome)
-    for attempt, span in enumerate(((1, 15), (11, 20)), 1):
+    for attempt, span in enumerate(((1, 15), (None, None), (11, 13), (11, 20)), 1):
         append_jsonl(run.attempts, entry(steps=span, attempt=attempt))
     record_writer.write_result(run, fact_reader.read(run, 2), COMPLETED)
-    counted = {"attempts": 2, "steps_redone": 5}
+    counted = {"attempts": 4, "steps_redone": 5 + 3}
     assert read_json(run.result) == {"status": "completed", **TRAINED, **counted}
 
 

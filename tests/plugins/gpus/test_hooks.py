@@ -7,9 +7,12 @@ from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from slurm_job_kit.jobs.plugins.gpus.hooks import launch_command, problems
 
 
-@pytest.mark.parametrize("written", ["4", "a100:4", "3090:2", "1g.5gb:2", "0"])
-def test_a_number_of_gpus_may_have_a_type(written):
-    assert [*problems(Spec(slurm=Slurm(gpus_per_node=written)))] == []
+@pytest.mark.parametrize(
+    ("written", "number"), [("4", 4), ("a100:4", 4), ("3090:2", 2), ("1g.5gb:2", 2), ("0", 0)]
+)
+def test_a_number_of_gpus_may_have_a_type(written, number):
+    slurm = Slurm(gpus_per_node=written)
+    assert ([*problems(Spec(slurm=slurm))], slurm.num_gpus) == ([], number)
 
 
 @pytest.mark.parametrize("written", ["a100", "gpu:2", "gpu:a100:2", "-1", "2x", "a:1,b:2", ""])
