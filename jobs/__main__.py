@@ -3,15 +3,16 @@
 In a clone most of them have a make target.
 """
 
+import contextlib
 import gc
 import signal
 import sys
 from collections.abc import Sequence
 
-from .base import stop_signals
+from .base import answer, stop_signals
 from .base.console import discard_output, escape_output, with_time
 from .base.errors import HINT, FailedError, UserError
-from .commands.catalogue import load, parse
+from .commands.catalogue import chosen, load, parse
 
 EXIT_USER = 2
 EXIT_FAILED = 1
@@ -31,22 +32,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(words: list[str]) -> int:
     """Run one command; returns its exit code. words: of the command line."""
-    name = ""
     escape_output()
+    with contextlib.ExitStack() as reading:
+        return _run(words, reading)
+
+
+def _run(words: list[str], reading: contextlib.ExitStack) -> int:
+    """Do what `run` does; reading: while a program reads the answer."""
+    name = ""
     try:
         if words[:1] == ["make"]:  # kit.mk
             from .commands import make_words
 
             words = make_words.words_of("".join(words[1:2]))
+        name, is_for_program = chosen(words)
+        if is_for_program:
+            reading.enter_context(answer.read_by(answer.on_stdout(name)))
         args = parse(words)
-        name = args.command
         code = load(name).command(args)
+        answer.give()
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has ended: drop the rest of the output
         discard_output()
         return 0 if name and hasattr(load(name), "ONLY_PRINTS") else EXIT_FAILED
     except KeyboardInterrupt:
+        answer.give(error="stopped by Ctrl-C")
         stop_signals.taken.add(signal.SIGINT)
         return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
@@ -55,18 +66,22 @@ def run(words: list[str]) -> int:
         missing = packages.missing([*packages.COMMANDS, *packages.TRAINER])
         if missing is None or error.name not in ("yaml", "submitit"):
             raise
-        print(with_time(f"error: {missing}"), file=sys.stderr)
-        return EXIT_USER
+        return _fail(str(missing), EXIT_USER)
     except (UserError, FailedError) as error:
-        print(with_time(f"error: {error}"), file=sys.stderr)
-        return EXIT_USER if isinstance(error, UserError) else EXIT_FAILED
+        return _fail(str(error), EXIT_USER if isinstance(error, UserError) else EXIT_FAILED)
     except OSError as error:
         from .contract.known_causes import way_out
 
         place = "" if error.filename is None else f"{error.filename}: "
         hint = HINT + way if (way := way_out(error)) else ""
-        print(with_time(f"error: {place}{error.strerror or error}{hint}"), file=sys.stderr)
-        return EXIT_FAILED
+        return _fail(f"{place}{error.strerror or error}{hint}", EXIT_FAILED)
+
+
+def _fail(error: str, code: int) -> int:
+    """Print an error, also for a program that reads; returns the exit code."""
+    answer.give(error=error)
+    print(with_time(f"error: {error}"), file=sys.stderr)
+    return code
 
 
 def command() -> int:

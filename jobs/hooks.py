@@ -44,7 +44,7 @@ class Group(Protocol):
     def runs(self) -> list[RunDir]:
         """Return the run directories, in their order."""
 
-    def resume(self, request: Any, as_json: bool) -> int:
+    def resume(self, request: Any) -> int:
         """Continue the runs; returns the exit code. request: of the command resume."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import hooks
-from ..base import gpus
+from ..base import answer, gpus
 from ..base.console import begin_lines_with_time, print_line
 from ..base.errors import UserError
 from ..config.load import load
@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     path = adopt(args.config, arguments.overrides_of(args)).path
-    sys.stdout.buffer.write(os.fsencode(path) + b"\n")  # for the batch script, so not escaped
+    if not answer.give(run_dir=str(path)):
+        sys.stdout.buffer.write(os.fsencode(path) + b"\n")  # for the batch script, so not escaped
     return 0
 
 

@@ -72,11 +72,6 @@ def add_no_check(parser: argparse.ArgumentParser) -> None:
 
 def add_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", choices=["auto", "slurm", "local"], default="auto")
-    add_json(parser)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .. import hooks
 from ..attempt.close import end_cancelled
-from ..base import files, installation
+from ..base import answer, files, installation
 from ..base.console import BestEffort, print_line, quantity
 from ..base.errors import FailedError, UserError
 from ..contract.records import RecordError
@@ -23,7 +23,7 @@ from . import arguments
 from .submit_claim import block_signals, hold_claim
 
 CLAIM_WAIT_S = 60.0  # a resume that is just queueing its job: longer than sbatch usually takes
-MAKE = ("RUN", "")
+MAKE = ("RUN", "FLAGS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +68,9 @@ def cancel(run_dirs: Sequence[RunDir], name: str) -> int:
         for run in runs:
             if run.run_dir in jobs:
                 end_pending(run, jobs[run.run_dir].values())
+    ended = [run.run_dir.run_id for run in unfinished if run in here or run.run_dir in jobs]
+    if not problems:
+        answer.give(run_ids=ended, job_ids=[job for ids in jobs.values() for job in ids])
     if name not in [run_dir.run_id for run_dir in run_dirs]:
         number = len(jobs) + len(here) - len(problems)
         print(f"{name}: {quantity(number, 'point')} cancelled", flush=True)

@@ -5,8 +5,9 @@ import difflib
 import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from ..base import installation
 from ..base.errors import UserError
@@ -15,7 +16,7 @@ from ..plugins import PLUGINS
 # What each command does, in the module of its name. Only that of the chosen one is imported.
 COMMANDS = {
     "submit": "freeze a spec and run it, on Slurm if there is one",
-    "freeze": "make the run directory only, and print it as JSON",
+    "freeze": "make the run directory only, and print it",
     "adopt": "make the run directory of this Slurm job (slurm/ddp.sbatch)",
     "cancel": "stop a run; only resume continues it",
     "resume": "continue a run that stopped before its end",
@@ -56,22 +57,39 @@ def load(name: str) -> Command:
     return cast(Command, importlib.import_module(f"{next(plugins, '')}.{name}", __package__))
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise UserError(message)
+
+
+def chosen(words: list[str]) -> tuple[str, bool]:
+    """Return the command of a command line ("" without one), and whether a program reads it."""
+    own = words[: words.index("--")] if "--" in words else words
+    return next((word for word in words if word in all_commands()), ""), "--json" in own
+
+
 def parse(words: list[str]) -> argparse.Namespace:
-    """Return the parsed command line with overrides anywhere; argparse takes them in one place."""
-    about = all_commands()
-    chosen = next((word for word in words if word in about), "")
+    """Return the parsed command line with overrides anywhere; argparse takes them in one place.
+
+    Raises: UserError.
+    """
+    name, _ = chosen(words)
     prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
-    parser = argparse.ArgumentParser(prog=prog, description="Run PyTorch training on Slurm.")
+    parser = _Parser(prog=prog, description="Run PyTorch training on Slurm.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parsers = {name: commands.add_parser(name, help=s, description=s) for name, s in about.items()}
+    for each, about in all_commands().items():
+        commands.add_parser(each, help=about, description=about)
     other = None
-    if chosen:
-        load(chosen).add_arguments(parsers[chosen])
-        if hasattr(load(chosen), "TAKES_A_COMMAND"):
-            words, other = _divided(words, f"{prog} {chosen}")
+    if name:
+        of_command = commands.choices[name]
+        of_command.add_argument("--json", action="store_true", help="print one JSON object")
+        load(name).add_arguments(of_command)
+        if hasattr(load(name), "TAKES_A_COMMAND"):
+            words, other = _divided(words, f"{prog} {name}")
     args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
-        known = re.findall(r"--[\w-]+", parsers[chosen].format_help())
+        known = re.findall(r"--[\w-]+", commands.choices[name].format_help())
         near = [x for word in rest for x in difflib.get_close_matches(word.split("=")[0], known, 1)]
         near += [x.lstrip("-") for x in rest if re.match(r"--\w+\.\w+=", x)]
         hint = f"\n  hint: did you mean {near[0]}?" if near else ""

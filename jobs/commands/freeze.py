@@ -1,11 +1,11 @@
 """The command freeze: make a run directory without starting it; for plain torchrun and scripts."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from .. import hooks
+from ..base import answer
 from ..config.load import load
 from ..contract.rundir import RunDir
 from ..runs.freeze import freeze
@@ -17,9 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Freeze a spec and print the run directory as JSON; returns the exit code."""
+    """Freeze a spec and print the run directory; returns the exit code."""
     run_dir = frozen(args.config, arguments.overrides_of(args))
-    print(json.dumps({"run_dir": str(run_dir.path)}))
+    if not answer.give(run_dir=str(run_dir.path)):
+        print(run_dir.path)
     return 0
 
 

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
 
 from .. import hooks
 from ..attempt import attempts, srun_step
@@ -46,13 +45,13 @@ ORPHANS_WAIT_S = 10  # for killed processes to end; one that waits for a disk ma
 KILL_WAIT_S = 30  # for a script that gets no signal; as long as Slurm's own KillWait
 
 
-def run_here(run_dir: RunDir, stream: TextIO) -> int:
-    """Run in the foreground and print how it ended to a stream; returns the exit code."""
+def run_here(run_dir: RunDir) -> int:
+    """Run in the foreground and print how it ended; returns the exit code."""
     code, of_run = run(run_dir), read_attempts(run_dir)
     if code == 0:
-        print(local_lines.format_end(run_dir, of_run), file=stream)
+        print(local_lines.format_end(run_dir, of_run))
         report = installation.command("report", run_dir.run_id)
-        print(f"run directory {display_path(run_dir.path)}, next: {report}", file=stream)
+        print(f"run directory {display_path(run_dir.path)}, next: {report}")
         return 0
     why = of_run[-1].why
     if of_run[-1].cause is Cause.INTERRUPTED:

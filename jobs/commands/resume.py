@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from .. import hooks
 from ..attempt.close import record_completion
+from ..base import answer
 from ..base.console import print_line
 from ..base.errors import UserError
 from ..config.loaded import LoadedSpec
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    return resume_named(args.run, Request(args.cluster), args.json)
+    return resume_named(args.run, Request(args.cluster))
 
 
 def as_it_is(run_dir: RunDir) -> Revision:
@@ -66,14 +67,14 @@ class Request:
     is_checked: bool = False
 
 
-def resume_named(name: str | None, request: Request, as_json: bool) -> int:
+def resume_named(name: str | None, request: Request) -> int:
     """Continue the run or the group that a user means; returns the exit code."""
     if name is not None and (group := hooks.group(name)) is not None:
-        return group.resume(request, as_json)
-    return run(lookup.find(name), request, as_json)
+        return group.resume(request)
+    return run(lookup.find(name), request)
 
 
-def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
+def run(run_dir: RunDir, request: Request) -> int:
     """Continue a run, on this machine to its end; returns the exit code. Raises: as `resume`."""
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_over(run_dir, request, is_complete):
@@ -84,7 +85,7 @@ def run(run_dir: RunDir, request: Request, as_json: bool) -> int:
     with contextlib.suppress(OSError, records.RecordError):  # the run continues all the same
         if line := local_lines.format_continues(run_dir):
             print_line(line)
-    return show_job_or_train(run_dir, job_id, as_json)
+    return show_job_or_train(run_dir, job_id)
 
 
 def resume(run_dir: RunDir, request: Request, cluster: str) -> tuple[bool, str | None]:
@@ -121,6 +122,7 @@ def cluster_of(run_dirs: Sequence[RunDir], request: Request) -> str:
 def is_over(run_dir: RunDir, request: Request, is_complete: bool) -> bool:
     """Return whether a run that may be complete stays as it is; prints it."""
     if is_complete and not request.is_changed:
+        answer.give(job_id=None, cluster=None, **run_dir.names())
         print(f"{run_dir.run_id} is already complete")
     return is_complete and not request.is_changed
 

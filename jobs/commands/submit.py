@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import hooks
-from ..base import installation
+from ..base import answer, installation
 from ..base.console import display_path
 from ..base.errors import UserError
 from ..config.load import load
@@ -48,15 +48,13 @@ def command(args: argparse.Namespace) -> int:
 
 def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim) -> int:
     """Do what `command` does with a loaded spec; `claim`: for the time until the job is queued."""
-    if args.json and args.dry_run:
-        raise UserError("--dry-run prints no JSON", "leave out one of --json and --dry-run")
     if args.dry_run:
         if args.words is not None:
             print(f"# spec, to keep as a file\n{loaded.text}")
         return dry_run(loaded, args.cluster, args.full)
     run_dir = planned_run_dir(loaded.spec)
     job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
-    return show_job_or_train(run_dir, job_id, args.json)
+    return show_job_or_train(run_dir, job_id)
 
 
 def submit(
@@ -121,7 +119,8 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     run_dir = planned_run_dir(loaded.spec)
     spec, *_ = hooks.prepare_code(loaded.spec, repository())
     script = installation.HOME / "slurm/ddp.sbatch"
-    print(f"# command\n{shlex.join(sbatch_argv(spec, run_dir))}\n")
+    argv = sbatch_argv(spec, run_dir)
+    print(f"# command\n{shlex.join(argv)}\n")
     if is_full:
         print_start(spec, run_dir, script)
     values = json.loads(spec.to_json())
@@ -129,19 +128,20 @@ def dry_run(loaded: LoadedSpec, cluster: str, is_full: bool) -> int:
     for section, _, name in (key.partition(".") for key in unread):
         (values[section] if name else values).pop(name or section)
     print(f"# resolved spec\n{json.dumps(values, indent=2, ensure_ascii=False)}", flush=True)
-    if choose_cluster(cluster) == "local":
-        print("sbatch was not asked: submit would run the spec on this machine", file=sys.stderr)
-        return 0
-    is_accepted, words = test_only(spec, run_dir, script)
-    if is_accepted is None:
-        print("sbatch did not answer: whether it accepts the job is unknown", file=sys.stderr)
-        return 1
-    runs = {run_dir: replace(loaded, spec=spec)}
-    hooks.before_queue(runs, is_on_slurm=True, is_checked=False)
+    where = choose_cluster(cluster)
+    is_accepted, words = test_only(spec, run_dir, script) if where == "slurm" else (None, "")
+    if is_accepted is not None:
+        runs = {run_dir: replace(loaded, spec=spec)}
+        hooks.before_queue(runs, is_on_slurm=True, is_checked=False)
+    elif where == "local":
+        words = "sbatch was not asked: submit would run the spec on this machine"
+    else:
+        words = "sbatch did not answer: whether it accepts the job is unknown"
+    answer.give(sbatch=argv, spec=values, cluster=where, accepted=is_accepted, said=words)
     print(words, file=sys.stderr)
-    if not is_accepted and (hint := refusals.hint(words)):
+    if is_accepted is False and (hint := refusals.hint(words)):
         print(f"  hint: {hint}", file=sys.stderr)
-    return 0 if is_accepted else 1
+    return 0 if is_accepted or where == "local" else 1
 
 
 def print_start(spec: Spec, run_dir: RunDir, script: Path) -> None:
@@ -158,16 +158,11 @@ def print_start(spec: Spec, run_dir: RunDir, script: Path) -> None:
     print(f"# script: slurm/{script.name}\n{script.read_text(encoding='utf-8')}")
 
 
-def show_job_or_train(run_dir: RunDir, job_id: str | None, as_json: bool) -> int:
-    """Print job and run directory, and train here where there is no job; returns the exit code.
-
-    as_json: all other output goes to stderr.
-    """
-    if as_json:
-        cluster = "local" if job_id is None else "slurm"
-        ids = {"job_id": job_id, "run_id": run_dir.run_id}
-        print(json.dumps(ids | {"run_dir": str(run_dir.path), "cluster": cluster}), flush=True)
-    elif job_id is not None:
+def show_job_or_train(run_dir: RunDir, job_id: str | None) -> int:
+    """Print job and run directory, and train here where there is no job; returns the exit code."""
+    cluster = "local" if job_id is None else "slurm"
+    answer.give(job_id=job_id, cluster=cluster, **run_dir.names())
+    if job_id is not None:
         print(f"job {job_id}")
         print(f"run directory {display_path(run_dir.path)}")
         print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
@@ -175,4 +170,4 @@ def show_job_or_train(run_dir: RunDir, job_id: str | None, as_json: bool) -> int
         return 0
     from . import local
 
-    return local.run_here(run_dir, sys.stderr if as_json else sys.stdout)
+    return local.run_here(run_dir)

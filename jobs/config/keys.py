@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import json
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -109,13 +108,6 @@ def choices(annotation: Any) -> list[str]:
     """Return the literal values of a type: auto of int | Literal["auto"]."""
     literals = [part for part in alternatives(annotation) if typing.get_origin(part) is Literal]
     return [str(value) for part in literals for value in typing.get_args(part)]
-
-
-def default_text(key: Key) -> str:
-    """Return the default as YAML has it; "" for none and for an empty list or mapping."""
-    if key.default in (None, [], {}):
-        return ""
-    return key.default if isinstance(key.default, str) else json.dumps(key.default)
 
 
 def type_name(annotation: Any) -> str:

@@ -59,6 +59,10 @@ class RunDir:
     def run_id(self) -> str:
         return self.path.name
 
+    def names(self) -> dict[str, str]:
+        """Return what a program calls the run."""
+        return {"run_id": self.run_id, "run_dir": str(self.path)}
+
     def attempt(self, attempt: int) -> "AttemptDir":
         return AttemptDir(self.path / f"attempt-{attempt}")
 

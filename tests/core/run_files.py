@@ -7,6 +7,7 @@ The others write files of a run directory.
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from slurm_job_kit.jobs.slurm.sbatch import SCRIPT
 
 Completed = subprocess.CompletedProcess[str]
 REPOSITORY = Path(__file__).resolve().parents[2]
+COMMANDS = REPOSITORY / "docs/commands.md"
 TINY = "name: tiny\nslurm: {nodes: 2}\n"
 EVIDENCE: dict[str, Any] = {
     "outcome": None,
@@ -37,6 +39,17 @@ EVIDENCE: dict[str, Any] = {
     "has_progress": False,
     "error": None,
 }
+
+
+def answered(text: str) -> dict[str, Any]:
+    """Return what a command has answered with --json, in the form of docs/commands.md."""
+    found: dict[str, Any] = json.loads(text)
+    assert found.pop("version") == 1
+    name = found.pop("command")
+    rows = re.findall(r"^\| (`[a-z`, -]+`) \| ((?:`\w+` ?)+) \|$", COMMANDS.read_text(), re.M)
+    forms = [set(re.findall(r"\w+", values)) for names, values in rows if f"`{name}" in names]
+    assert {*found} in [*forms, {"error"}], name
+    return found
 
 
 def write_json(path: Path, value: object) -> None:

@@ -11,6 +11,7 @@ import pytest
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
+from tests.core.run_files import answered
 from tests.installed import install, make_repository
 from tests.local.local_kit import FOREIGN
 
@@ -113,8 +114,8 @@ def test_the_kit_alone_runs_looks_resumes_and_exports(alone, repository):
     done = alone("resume", "mine", "train.epochs=4", "--yes", "--cluster", "local")
     assert done.returncode == 0, done.stderr
     assert read_json(run.result)["global_step"] == 4 * 64 // 8
-    done = alone("export", "mine")
-    assert done.stdout == f"{run.path}/weights.safetensors\n", done.stderr
+    done = alone("export", "mine", "--json")
+    assert answered(done.stdout)["path"] == f"{run.path}/weights.safetensors", done.stderr
 
 
 def test_an_editable_kit_shows_no_other_package_and_is_frozen_beside_the_code(tmp_path):

@@ -1,6 +1,5 @@
 """Runs the kit on the test cluster as a user would, and reads the files of a run."""
 
-import json
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 
 from slurm_job_kit.jobs.base.files import read_json, read_jsonl
 from slurm_job_kit.jobs.contract.rundir import RunDir
-from tests.core.run_files import read_progress_steps
+from tests.core.run_files import answered, read_progress_steps
 
 from .cluster import Cluster
 
@@ -95,12 +94,12 @@ class Kit:
 
     def submit(self, config: str | Path, *overrides: str) -> Run:
         """Submit by the Python command; without the check of model and data, to save its time."""
-        said = json.loads(self.jobs("submit", "--json", "--no-check", config, *overrides).stdout)
+        said = answered(self.jobs("submit", "--json", "--no-check", config, *overrides).stdout)
         return Run(self.cluster, said["job_id"], RunDir(Path(said["run_dir"])))
 
     def resume(self, run: Run, *words: str) -> Run:
         """Continue a run that stopped, with another job; `words`: overrides, --yes."""
-        said = json.loads(self.jobs("resume", "--json", run.dir.path, *words).stdout)
+        said = answered(self.jobs("resume", "--json", run.dir.path, *words).stdout)
         return Run(self.cluster, said["job_id"], run.dir)
 
     def sbatch(self, *argv: str | Path) -> Run:

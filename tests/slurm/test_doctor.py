@@ -1,11 +1,12 @@
 """What doctor writes and queues on a site, and what becomes of a script by its site file."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.core.run_files import answered
 
 from .cluster import Cluster
 from .host import IS_SITE
@@ -31,7 +32,7 @@ def test_a_site_file_counts_for_a_script_and_the_probe_says_what_the_site_does(
 
     jobs("doctor", "--write-site", "--probe")
     assert yaml.safe_load(site.read_text())["slurm"] == {"account": "lab", "partition": "batch"}
-    said = json.loads(jobs("submit", "--json", "--", "python", "train.py"))
+    said = answered(jobs("submit", "--json", "--", "python", "train.py"))
     assert cluster.job(said["job_id"])["Account"] == "lab"
     (log,) = cluster.wait_for(lambda: [*(tmp_path / "runs").glob("probe-*/job.log")], "the probe")
     cluster.wait_for(lambda: "batch script: end" in log.read_text(), log.read_text())

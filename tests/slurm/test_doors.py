@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.contract.rundir import RunDir
+from tests.core.run_files import answered
 
 from .kit import TABLE, Kit, Run
 
@@ -22,7 +23,7 @@ def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
     words = "slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1"
     make = ("make", "submit", f"PYTHON={sys.executable}", "READY=")
     said = kit.run(*make, f"CONFIG={TABLE}", f"SET={words}", "FLAGS=--json").stdout
-    submitted = json.loads(said)
+    submitted = answered(said)
     run = Run(kit.cluster, submitted["job_id"], RunDir(Path(submitted["run_dir"])))
     assert kit.run("squeue", "--noheader", "--format=%j").stdout.strip() == "table"
     assert run.dir.rank_log(0).exists()  # so tail -F works at once

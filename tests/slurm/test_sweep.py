@@ -1,11 +1,11 @@
 """A sweep is one job array: points fail, are cancelled, requeued and resumed on their own."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.contract.rundir import RunDir
+from tests.core.run_files import answered
 
 from .kit import JOB_TIMEOUT_S, Kit, Run
 
@@ -31,7 +31,7 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     pace.touch()
     config.write_text(SWEEP.format(pace=pace))
     call = ("sweep", config, "--json", "--no-check")
-    made = json.loads(kit.jobs(*call, "sweep.max_parallel=2").stdout)
+    made = answered(kit.jobs(*call, "sweep.max_parallel=2").stdout)
     array_id = made["points"][0]["job_id"].partition("_")[0]
     runs = [Run(kit.cluster, p["job_id"], RunDir(Path(p["run_dir"]))) for p in made["points"]]
     assert [run.job_id for run in runs] == [f"{array_id}_{number}" for number in range(4)]
@@ -51,7 +51,7 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
     kit.cluster.wait_for(lambda: states(kit, made) == ended, "the end of each run", 60)
     pace.unlink()
     resume = kit.jobs("resume", made["sweep_id"], "--json", "--no-check").stdout
-    retried = json.loads(resume)
+    retried = answered(resume)
     jobs = [point["job_id"] for point in retried["points"]]
     for number in (0, 2, 3):
         kit.cluster.wait_job(jobs[number], "COMPLETED", JOB_TIMEOUT_S)
@@ -66,5 +66,5 @@ def test_points_are_requeued_cancelled_and_retried_alone(kit: Kit, tmp_path: Pat
 
 
 def states(kit: Kit, made: dict[str, object]) -> list[str]:
-    rows = json.loads(kit.jobs("status", "--json", str(made["sweep_id"])).stdout)
+    rows = answered(kit.jobs("status", "--json", str(made["sweep_id"])).stdout)["runs"]
     return [row["state"] for row in rows]

@@ -44,7 +44,7 @@ def command(args: argparse.Namespace) -> int:
         is_changed=bool(overrides or args.code or args.checkpoint),
         is_checked=changes_parts and not args.no_check,
     )
-    return resume.resume_named(args.run, request, args.json)
+    return resume.resume_named(args.run, request)
 
 
 def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Namespace) -> Revision:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...base import files, installation
+from ...base import answer, files, installation
 from ...base.console import display_path, print_line, quantity, user_name
 from ...base.errors import FailedError, UserError
 from ...commands import arguments
@@ -60,8 +60,9 @@ def command(args: argparse.Namespace) -> int:
     seen = {run_dir: state.read_files(run_dir) for run_dir in runs}  # before Slurm is asked
     over = list(_over(seen, days * 86400))
     code = [] if args.runs else list(_unused_code(lookup.runs_root(), over, days * 86400))
-    for path in [*(run_dir.path for run_dir in over), *code]:
-        print(f"{size_of(path) / 2**20:9.1f} MiB  {display_path(path)}")
+    sizes = {path: size_of(path) for path in [*(run_dir.path for run_dir in over), *code]}
+    for path, size in sizes.items():
+        print(f"{size / 2**20:9.1f} MiB  {display_path(path)}")
     found = f"{quantity(len(over), 'run')} and {len(code)} copies of code"
     if not (over or code):
         print("nothing to delete")
@@ -76,6 +77,8 @@ def command(args: argparse.Namespace) -> int:
         if failed:
             raise FailedError(f"{failed} of {found} could not be deleted, see above")
         print(f"{found} deleted")
+    found_here = [{"path": str(path), "bytes": size} for path, size in sizes.items()]
+    answer.give(folders=found_here, deleted=args.yes)
     return 0
 
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ...base import files
+from ...base import answer, files
 from ...base.console import quantity
 from ...base.errors import UserError
 from ...commands import arguments
@@ -22,7 +22,7 @@ from ...contract.spec import SECTIONS, Spec
 from ...runs import lookup, state
 from ...runs.frozen_spec import FIXED, differences, is_free
 
-MAKE = ("RUN WITH", "")
+MAKE = ("RUN WITH", "FLAGS")
 UNFIT = "can be compared"
 FIRST = "metrics.jsonl, first at "
 FILES = "checkpoints/"
@@ -36,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
     differences = compare(run_dir, reference)
-    if not differences:
-        print(summary(run_dir, reference))
-        return 0
-    print("\n".join([verdict(differences), *differences]))
-    return 1
+    is_equal = not differences
+    shown = summary(run_dir, reference) if is_equal else verdict(differences)
+    if not answer.give(equal=is_equal, verdict=shown, differences=differences):
+        print("\n".join([shown, *differences]))
+    return 0 if is_equal else 1
 
 
 def verdict(differences: Sequence[str]) -> str:

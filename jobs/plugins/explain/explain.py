@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...base import answer
 from ...base.console import display_path, printable
 from ...base.errors import UserError
 from ...commands import arguments, table
-from ...config.keys import Key, default_text, keys, sections, type_name, unknown_key_hint
+from ...config.keys import Key, keys, sections, type_name, unknown_key_hint
 from ...config.load import load
 from ...config.loaded import LoadedSpec
 from ...runs import frozen_spec, lookup
 
 # The limits of a value in the metadata of jobs.contract.spec, in words.
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-MAKE = ("", "KEY CONFIG RUN SET")
+MAKE = ("", "KEY CONFIG RUN SET FLAGS")
 ONLY_PRINTS = True
 
 
@@ -32,10 +33,15 @@ def command(args: argparse.Namespace) -> int:
     loaded = spec_of(source, overrides) if source else None
     # The empty topic is that of all keys.
     chosen = [k for k in keys().values() if topic in ("", k.dotted, *k.path[:-1])]
-    if len(chosen) == 1 and chosen[0].dotted == topic:
-        print_key(chosen[0], loaded)
-    else:
-        print_keys(chosen, loaded, has_meaning=bool(topic) or loaded is None)
+    facts = [facts_of(key, loaded) for key in chosen]
+    if answer.give(keys=facts):
+        return 0
+    rows = [{name.upper(): _as_text(value) for name, value in each.items()} for each in facts]
+    if len(rows) == 1 and chosen[0].dotted == topic:
+        print(table.stacked(rows, [*rows[0]]))
+        return 0
+    columns = ["KEY", *(("TYPE", "DEFAULT") if loaded is None else ("VALUE", "FROM"))]
+    print(table.text(rows, [*columns, "MEANING"] if topic or loaded is None else columns))
     return 0
 
 
@@ -71,20 +77,23 @@ def spec_of(source: str, overrides: Sequence[str]) -> LoadedSpec:
         raise UserError(f"{source} is no key, section, CONFIG or RUN", hint) from None
 
 
-def value_and_origin(key: Key, loaded: LoadedSpec) -> tuple[str, str]:
+def value_and_origin(key: Key, loaded: LoadedSpec) -> tuple[Any, str]:
     """Return the value of a key in a spec, and the places of the user's input that set it."""
     value: Any = loaded.spec
     for name in key.path:
         value = getattr(value, name)
-    text = printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     nodes = loaded.document.nodes
     inside = [node.place for path, node in nodes.items() if path[: len(key.path)] == key.path]
     if not inside or key.path not in nodes:
-        return text, "default"
+        return value, "default"
     places: dict[str, str] = {}  # the first line of each file, and each override
     for where in (nodes[key.path].place.where, *(place.where for place in inside)):
         places.setdefault(where.rpartition(":")[0] or where, _place(where))
-    return text, ", ".join(places.values())
+    return value, ", ".join(places.values())
+
+
+def _as_text(value: Any) -> str:
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _place(where: str) -> str:
@@ -101,22 +110,10 @@ def limited_type_name(key: Key) -> str:
     return type_name(key.type) + (f", {limits}" if limits else "")
 
 
-def print_key(key: Key, loaded: LoadedSpec | None) -> None:
-    default = default_text(key) or "none"
-    lines = {"type": limited_type_name(key), "default": default, "meaning": key.description}
+def facts_of(key: Key, loaded: LoadedSpec | None) -> dict[str, Any]:
+    """Return what there is to say of a key, with its value in a spec."""
+    facts = {"key": key.dotted, "type": limited_type_name(key), "default": key.default}
+    facts["meaning"] = key.description
     if loaded is not None:
-        lines["value"], lines["from"] = value_and_origin(key, loaded)
-    print(key.dotted)
-    for name, text in lines.items():
-        print(f"  {name:<8} {text}")
-
-
-def print_keys(chosen: Sequence[Key], loaded: LoadedSpec | None, has_meaning: bool) -> None:
-    columns = ["KEY", "TYPE", "DEFAULT"] if loaded is None else ["KEY", "VALUE", "FROM"]
-    columns += ["MEANING"] if has_meaning else []
-    rows = []
-    for key in chosen:
-        of_type = (limited_type_name(key).removeprefix("a "), default_text(key))
-        known = of_type if loaded is None else value_and_origin(key, loaded)
-        rows.append(dict(zip(columns, (key.dotted, *known, key.description), strict=False)))
-    print(table.text(rows, columns))
+        facts["value"], facts["from"] = value_and_origin(key, loaded)
+    return facts

@@ -1,11 +1,11 @@
 """The command export: write a checkpoint's weights in a format that other programs read."""
 
 import argparse
-import os
 import shlex
+import subprocess
 import sys
 
-from ...base import installation, packages
+from ...base import answer, installation, packages
 from ...base.errors import UserError
 from ...commands import arguments
 from ...contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Replace this process by the trainer's export, which imports torch, from this checkout.
+    """Run the trainer's export, which imports torch, from this checkout.
 
     The Python of the ranks runs it where this one has no torch.
     Raises: UserError if the run has no such checkpoint of the trainer.
@@ -49,4 +49,8 @@ def command(args: argparse.Namespace) -> int:
         if launch.python is None:
             raise missing
         argv[argv.index(sys.executable)] = launch.python
-    os.execv(argv[0], argv)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
+    written = done.stdout.strip()
+    if written and not answer.give(**run_dir.names(), checkpoint=name, path=written):
+        print(written)
+    return done.returncode

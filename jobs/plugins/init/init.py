@@ -3,9 +3,10 @@
 import argparse
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from ...base import installation
+from ...base import answer, installation
 from ...base.errors import UserError
 
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
@@ -50,22 +51,27 @@ def init_script(folder: Path, script: Path) -> int:
     top = installation.top_of(folder) or folder
     spec = SPEC.format(stem=json.dumps(path.stem), name=json.dumps(os.path.relpath(path, top)))
     source = installation.HOME / EXAMPLES / "kit_stop.py"
-    _write(path.with_name(source.name), source.read_text(encoding="utf-8"))
-    _write(folder / f"{path.stem}.yaml", spec)
+    kit_stop, config = path.with_name(source.name), folder / f"{path.stem}.yaml"
+    answer.give(written=_write({kit_stop: source.read_text(encoding="utf-8"), config: spec}))
     todo = "" if path.is_file() else f"write {script}, and "
     print(f"{todo}let {script} save and stop in time: the first lines of {source.name} show how")
     print(f"next: {installation.of_spec('submit', f'{path.stem}.yaml')}")
     return 0
 
 
-def _write(path: Path, text: str) -> None:
-    if os.path.lexists(path):
-        print(f"{path} exists and is kept")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
-    print(f"wrote {path}")
+def _write(texts: Mapping[Path, str]) -> list[str]:
+    """Write files, and return their paths; one that exists is kept. Prints both."""
+    written = []
+    for path, text in texts.items():
+        if os.path.lexists(path):
+            print(f"{path} exists and is kept")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+        print(f"wrote {path}")
+        written.append(str(path))
+    return written
 
 
 def init(folder: Path) -> int:
@@ -77,8 +83,7 @@ def init(folder: Path) -> int:
     folder = installation.top_of(folder) or folder
     if folder == installation.ROOT:
         raise UserError(f"{folder} is a clone of the kit", installation.FIRST_SUBMIT)
-    for name, content in files().items():
-        _write(folder / name, content)
+    written = _write({folder / name: text for name, text in files().items()})
     # git must not list runs, which would be frozen.
     path = folder / ".gitignore"
     text = path.read_bytes() if path.exists() else b""
@@ -86,6 +91,8 @@ def init(folder: Path) -> int:
         gap = b"" if not text or text.endswith(b"\n") else b"\n"
         path.write_bytes(text + gap + "".join(f"{line}\n" for line in absent).encode())
         print(f"added to {path}: {' '.join(absent)}")
+        written.append(str(path))
+    answer.give(written=written)
     print("next: kit submit configs/first.yaml")
     return 0
 

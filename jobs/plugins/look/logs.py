@@ -17,7 +17,7 @@ from typing import TextIO
 
 from ...attempt import end_messages
 from ...attempt.ending import ending_of
-from ...base import files, installation
+from ...base import answer, files, installation
 from ...base.console import number_ranges, print_line
 from ...base.errors import UserError
 from ...base.log_text import visible
@@ -71,6 +71,8 @@ class RankLog:
 def command(args: argparse.Namespace) -> int:
     if args.rank < 0 or (args.lines or 0) < 0:
         raise UserError("--rank and -n take numbers from 0 on")
+    if args.json and args.follow:
+        raise UserError("--json prints one object, -f lines as they come", "leave out one of them")
     wanted = RankLog(lookup.find(args.run), args.rank, args.attempt, args.lines)
     if args.errors:
         return show_errors(wanted)
@@ -82,7 +84,11 @@ def show(wanted: RankLog) -> int:
     if not wanted.attempts():
         raise no_log(wanted)
     lines = lines_of(wanted)
-    for line in lines if wanted.lines is None else deque(lines, wanted.lines):
+    chosen = lines if wanted.lines is None else deque(lines, wanted.lines)
+    if answer.is_read():
+        answer.give(**wanted.run_dir.names(), lines=[line.rstrip("\n") for line in chosen])
+        return 0
+    for line in chosen:
         sys.stdout.write(line)
     return 0
 
@@ -188,8 +194,10 @@ def show_errors(wanted: RankLog) -> int:
         has_failed = number in closed or facts.of_nodes.errors or facts.of_nodes.agent_errors
         ending = ending_of(facts, evidence, time.time())
         if has_failed and (lines := end_messages.error_lines(run_dir, number, ending)):
-            print("\n".join([f"attempt {number}", *lines]))
+            if not answer.give(**run_dir.names(), attempt=number, lines=lines):
+                print("\n".join([f"attempt {number}", *lines]))
             return 0
+    answer.give(**run_dir.names(), attempt=None, lines=[])
     print_line(f"{run_dir.run_id}: no attempt has failed")
     return 0
 

@@ -1,14 +1,13 @@
 """The command status: lists runs and their states, from run directories, Slurm and processes."""
 
 import argparse
-import json
 import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...base import installation
+from ...base import answer, installation
 from ...base.console import display_path, format_duration, format_metric, format_metrics
 from ...commands import arguments, table
 from ...commands.local_lines import format_progress
@@ -29,7 +28,6 @@ ONLY_PRINTS = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="list all of them (--json always does)")
 
 
@@ -39,9 +37,9 @@ def command(args: argparse.Namespace) -> int:
     is_short = not (args.json or args.all or args.run)
     shown, now = run_dirs[:MAX_LISTED] if is_short else run_dirs, time.time()
     seen = [Seen(run, now) for run in state.read_all(shown)]
-    if args.json:
-        print(json.dumps([each.as_json() for each in seen], indent=2))
-    elif not seen:
+    if answer.give(runs=[each.as_json() for each in seen]):
+        return 0
+    if not seen:
         print(f"no runs in {lookup.runs_root()} yet; begin with {installation.FIRST_SUBMIT}")
     elif args.run and len(seen) == 1:
         print(detail(seen[0]))
@@ -103,8 +101,7 @@ class Seen:
         left_s = now.eta_s if now and self.is_running else None
         return {
             "name": files.run_dir.path.parent.name,
-            "run_id": files.run_dir.run_id,
-            "run_dir": str(files.run_dir.path),
+            **files.run_dir.names(),
             "job_id": run.job_id,
             "successor": run.successor,
             "state": run.word,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from ...attempt import record_writer
 from ...attempt.decision import History, decide
 from ...attempt.ending import ending_of
 from ...attempt.reasons import BY_STATE, remedy_of, with_reason
-from ...base import files, installation, log_text
+from ...base import answer, files, installation, log_text
 from ...base.console import display_path, quantity
 from ...base.errors import UserError
 from ...base.log_text import first_line, last_lines
@@ -38,7 +37,6 @@ _STARTS_AGAIN = (Action.REQUEUE, Action.WAIT)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -47,12 +45,9 @@ def command(args: argparse.Namespace) -> int:
     run = state.read(run_dir)
     if run.files.problem is not None:
         raise UserError(run.files.problem)
-    answer = answer_of(run)
-    if args.json:
-        names = {"run_id": run_dir.run_id, "run_dir": str(run_dir.path)}
-        print(json.dumps(names | asdict(answer), indent=2))
-    else:
-        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(answer)}")
+    found = answer_of(run)
+    if not answer.give(**run_dir.names(), **asdict(found)):
+        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(found)}")
     return 0
 
 
@@ -65,7 +60,7 @@ def format_answer(answer: Answer) -> str:
         lines.append(f"  log: {display_path(Path(answer.log))}")
     lines += [f"    {line}" for line in answer.last_lines]
     if answer.cause not in (Kind.COMPLETED, Kind.RUNNING):
-        lines += [f"  what to do: {answer.advice}", f"  command: {answer.command}"]
+        lines += [f"  what to do: {answer.advice}", f"  command: {answer.next}"]
     return "\n".join(lines)
 
 
@@ -73,14 +68,14 @@ def format_answer(answer: Answer) -> str:
 class Answer:
     """Why a run is in its state, and what a person does about it.
 
-    place: FILE:LINE of the user's code that failed. log: the one that shows more; last_lines: its
-    end.
+    next: the command to type. place: FILE:LINE of the user's code that failed. log: the one that
+    shows more; last_lines: its end.
     """
 
     cause: Kind
     text: str
     advice: str
-    command: str
+    next: str
     place: str | None = None
     log: str | None = None
     last_lines: tuple[str, ...] = ()

@@ -1,7 +1,6 @@
 """The command rehearse: whether a training survives a stop, and ends the same."""
 
 import argparse
-import json
 import shlex
 import shutil
 import signal
@@ -9,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...base import answer
 from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grace", type=float, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (30)")
     add("--limit", type=float, default=300.0, metavar="S", help="seconds of a start (300)")
     add("--keep", type=arguments.path, metavar="DIR", help="keep all that was written")
-    arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -61,7 +60,8 @@ def command(args: argparse.Namespace) -> int:
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(found.json(), indent=2) if args.json else found.table(), flush=True)
+    if not answer.give(**found.json()):
+        print(found.table(), flush=True)
     if STOPPED in found.untried.values():
         raise KeyboardInterrupt  # as it would have ended without the verdict
     return 0 if found.is_good else 1

@@ -29,8 +29,7 @@ class RankedValue:
 
     def as_json(self) -> dict[str, Any]:
         """Return the run as `report --json` prints it."""
-        run = {"run_id": self.run_dir.run_id, "run_dir": str(self.run_dir.path)}
-        return run | {"value": self.value, "step": self.step}
+        return {**self.run_dir.names(), "value": self.value, "step": self.step}
 
 
 def rank(run_dirs: Sequence[RunDir], metric: str) -> list[RankedValue]:

@@ -1,13 +1,12 @@
 """The command report: where the time of runs went, as a table, as JSON and as a page with plots."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ... import hooks
-from ...base import files, packages
+from ...base import answer, files, packages
 from ...base.console import display_path, format_duration, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", metavar="NAME", help="rank the runs by this metric")
     help_of_out = "page; default: report.html of the first run or of the sweep"
     parser.add_argument("--out", type=arguments.path, metavar="PATH", help=help_of_out)
-    arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -44,10 +42,8 @@ def command(args: argparse.Namespace) -> int:
     places = []
     if metric and any(each.value is not None for each in ranked):
         places = ranking.lines_of(ranked, metric, {each.run_dir: each.name for each in times})
-    if args.json:
-        found = {"runs": [x.as_json() for x in times], "ranking": [x.as_json() for x in ranked]}
-        print(json.dumps(found | {"metric": metric}, indent=2))
-    else:
+    of_runs, of_ranking = ([each.as_json() for each in found] for found in (times, ranked))
+    if not answer.give(runs=of_runs, ranking=of_ranking, metric=metric):
         print("\n".join([*lines_of(times), *places]), flush=True)  # before the line on stderr
     if args.out is not None or not args.json:
         default = (groups[0] if groups else run_dirs[0]).path / "report.html"

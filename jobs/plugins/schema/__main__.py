@@ -6,7 +6,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config.keys import Key, default_text, keys, sections, type_name
+from ...config.keys import Key, keys, sections, type_name
 from ...config.load import SWEEP
 from ...contract.spec import SECTIONS, Spec
 
@@ -80,8 +80,9 @@ def reference() -> str:
 
 def _row(key: Key) -> str:
     kind = type_name(key.type).removeprefix("a ")
-    default = f"`{text}`" if (text := default_text(key)) else ""
-    return f"| `{key.dotted}` | {kind} | {default} | {key.description} |"
+    default = key.default if isinstance(key.default, str) else json.dumps(key.default)
+    shown = "" if default in ("", "null", "[]", "{}") else f"`{default}`"
+    return f"| `{key.dotted}` | {kind} | {shown} | {key.description} |"
 
 
 def with_tables(text: str, tables: str) -> str:

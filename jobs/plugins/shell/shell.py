@@ -5,7 +5,7 @@ import os
 import shlex
 
 from ... import hooks
-from ...base import installation
+from ...base import answer, installation
 from ...base.environment import Program
 from ...base.errors import UserError
 from ...commands.arguments import RUN
@@ -34,7 +34,8 @@ def command(args: argparse.Namespace) -> int:
         raise UserError(f"--rank {args.rank}: the ranks are 0 to {len(plan.nodes) * nproc - 1}")
     node = plan.nodes[args.rank // nproc]
     argv = step_argv(plain_job_id(job_id), node, ["bash"], has_terminal=True)
-    print(shlex.join(argv), flush=True)
+    if not answer.give(srun=argv):
+        print(shlex.join(argv), flush=True)
     if args.go:
         os.execvpe(argv[0], *hooks.launch_command(Program.SBATCH, argv, os.environ))
     return 0

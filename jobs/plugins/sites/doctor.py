@@ -5,7 +5,6 @@ It asks this host and slurmctld; what a job meets on its nodes, `--probe` shows.
 
 import argparse
 import itertools
-import json
 import os
 import re
 import resource
@@ -24,12 +23,11 @@ from typing import Any
 import yaml
 
 from ... import hooks
-from ...base import installation
+from ...base import answer, installation
 from ...base.console import print_line, user_name
 from ...base.environment import Program
 from ...base.errors import UserError
 from ...base.gpus import of_machine
-from ...commands import arguments
 from ...commands.queue import test_only
 from ...config.load import load
 from ...contract.rundir import JOB_LOG, RunDir
@@ -58,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write-site", action="store_true", help=about)
     about = "queue a job of two nodes for 3 minutes: signals, requeue, shared disk, network"
     parser.add_argument("--probe", action="store_true", help=about)
-    arguments.add_json(parser)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -74,8 +71,8 @@ def command(args: argparse.Namespace) -> int:
         each = pool.map(lambda check: [*check(spec, settings)], CHECKS)
         lines = [*itertools.chain.from_iterable(each)]
     found = [dict(zip(("state", "name", "seen"), each, strict=True)) for each in lines]
-    shown = "\n".join("{state:<4}  {name:<10} {seen}".format(**each) for each in found)
-    print(json.dumps(found) if args.json else shown)
+    if not answer.give(checks=found):
+        print(*("{state:<4}  {name:<10} {seen}".format(**each) for each in found), sep="\n")
     usable = [seen for *of, seen in lines if of == ["OK", "partition"]]
     if args.write_site and not usable:
         raise UserError(f"{path}: not written, no partition was seen that takes your jobs")

@@ -17,10 +17,10 @@ class Sweep:
     def runs(self) -> list[RunDir]:
         return record.points_of(self.path)
 
-    def resume(self, request: Any, as_json: bool) -> int:
+    def resume(self, request: Any) -> int:
         from .sweep import resume_all  # most commands only look
 
-        return resume_all(self.path, request, as_json)
+        return resume_all(self.path, request)
 
 
 def group(text: str) -> Sweep | None:

@@ -2,15 +2,13 @@
 
 import argparse
 import contextlib
-import io
-import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ...base import installation
+from ...base import answer, installation
 from ...base.console import display_path, format_metrics, number_ranges, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, catalogue, queue, resume
@@ -48,16 +46,15 @@ def command(args: argparse.Namespace) -> int:
     loaded = sweep_points.load(*arguments.source_of(args))
     cluster = choose_cluster(args.cluster)
     if args.dry_run:
-        show(loaded, cluster, args.json)
+        show(loaded, cluster)
         return 0
-    return make(loaded, cluster, not args.no_check, args.json)
+    return make(loaded, cluster, not args.no_check)
 
 
-def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
+def show(loaded: LoadedSweep, cluster: str) -> None:
     listed = [list(point.overrides) for point in loaded.points]
     array = array_tasks(range(len(listed)), loaded.max_parallel) if cluster == "slurm" else None
-    if as_json:
-        print(json.dumps({"points": listed, "array": array}))
+    if answer.give(points=listed, array=array):
         return
     for number, words in enumerate(listed):
         print(f"{number}  {' '.join(words)}")
@@ -65,7 +62,7 @@ def show(loaded: LoadedSweep, cluster: str, as_json: bool) -> None:
     print(f"{quantity(len(listed), 'point')}, {how}")
 
 
-def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> int:
+def make(loaded: LoadedSweep, cluster: str, is_checked: bool) -> int:
     """Freeze all points with one copy of the code, then queue them or run them here.
 
     Returns the exit code. Raises: UserError, FailedError; then there is no sweep.
@@ -82,10 +79,10 @@ def make(loaded: LoadedSweep, cluster: str, is_checked: bool, as_json: bool) -> 
     with new_runs(runs, cluster, new_sweep_dir(sweep, loaded, list(runs)), is_checked):
         if cluster == "slurm":
             queue_array(sweep, range(len(runs)), runs, loaded.max_parallel)
-    announce(sweep, as_json)
+    announce(sweep)
     if cluster == "slurm":
         return 0
-    return run_here(sweep, range(len(runs)), resume.Request(cluster="local"), as_json)
+    return run_here(sweep, range(len(runs)), resume.Request(cluster="local"))
 
 
 @contextlib.contextmanager
@@ -144,7 +141,7 @@ def array_tasks(tasks: Sequence[int], limit: int | None) -> str:
     return number_ranges(tasks) + (f"%{limit}" if limit else "")
 
 
-def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
+def resume_all(sweep: Path, request: resume.Request) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
@@ -159,9 +156,9 @@ def resume_all(sweep: Path, request: resume.Request, as_json: bool) -> int:
                 raise UserError(f"{sweep.name} is being continued", "try again")
             with resume.changed_runs(chosen, request, cluster) as runs:
                 queue_array(sweep, numbers, runs, record.max_parallel)
-    announce(sweep, as_json)
+    announce(sweep)
     here = replace(request, cluster=cluster)
-    return 0 if cluster == "slurm" else run_here(sweep, numbers, here, as_json)
+    return 0 if cluster == "slurm" else run_here(sweep, numbers, here)
 
 
 def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
@@ -182,19 +179,17 @@ def open_points(run_dirs: Sequence[RunDir]) -> list[int]:
     return numbers
 
 
-def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_json: bool) -> int:
+def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request) -> int:
     """Run points on this machine, one after the other; returns the exit code.
 
-    A point that fails does not keep the next ones from running. Ctrl-C ends the sweep. as_json: all
-    output goes to stderr, because stdout has one JSON value.
+    A point that fails does not keep the next ones from running. Ctrl-C ends the sweep.
     """
     run_dirs, record, code = points_of(sweep), sweep_record.read(sweep), 0
     for count, number in enumerate(numbers, 1):
         words = " ".join(record.points[number].overrides)
         print_line(f"point {number} ({count} of {len(numbers)}): {words}")
         try:
-            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                ended = resume.run(run_dirs[number], request, False)
+            ended = resume.run(run_dirs[number], request)
         except (UserError, FailedError, OSError) as error:
             print_line(f"point {number}: error: {error}")
             ended = 1
@@ -204,7 +199,7 @@ def run_here(sweep: Path, numbers: Sequence[int], request: resume.Request, as_js
         code = max(code, ended)
     with contextlib.suppress(OSError, UserError):  # of a damaged point
         if best := best_point(sweep):
-            print(best, file=sys.stderr if as_json else sys.stdout)
+            print(best)
     return code
 
 
@@ -215,9 +210,9 @@ def best_point(sweep: Path) -> str:
     """
     if "report" not in PLUGINS:
         return ""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    found: dict[str, Any] = {}
+    with answer.read_by(found.update):
         catalogue.load("report").command(catalogue.parse(["report", str(sweep), "--json"]))
-    found = json.loads(printed.getvalue())
     first, points = found["ranking"][0], sweep_record.read(sweep).points
     if first["value"] is None:
         return ""
@@ -226,24 +221,20 @@ def best_point(sweep: Path) -> str:
     return f"best: point {number}, {' '.join(points[number].overrides)}: {value}"
 
 
-def announce(sweep: Path, as_json: bool) -> None:
-    """Print the directory of a sweep and how to follow it; as JSON with its points."""
-    if not as_json:
-        print(f"sweep directory {display_path(sweep)}")
-        follow = [installation.command(name, sweep.name) for name in ("status", "report")]
-        ranks = f", and {follow[1]} ranks the points" if "report" in PLUGINS else ""
-        print(f"next: {follow[0]}{ranks}", flush=True)
-        return
+def announce(sweep: Path) -> None:
+    """Print the directory of a sweep and how to follow it; a program gets its points, too."""
     pairs = zip(points_of(sweep), sweep_record.read(sweep).points, strict=True)
     points = [
         {
             "point": number,
             "overrides": list(point.overrides),
-            "run_id": point.run_id,
-            "run_dir": str(run_dir.path),
             "job_id": lookup.job_id_of(run_dir),
+            **run_dir.names(),
         }
         for number, (run_dir, point) in enumerate(pairs)
     ]
-    whole = {"sweep_id": sweep.name, "sweep_dir": str(sweep), "points": points}
-    print(json.dumps(whole), flush=True)
+    answer.give(sweep_id=sweep.name, sweep_dir=str(sweep), points=points)
+    print(f"sweep directory {display_path(sweep)}")
+    follow = [installation.command(name, sweep.name) for name in ("status", "report")]
+    ranks = f", and {follow[1]} ranks the points" if "report" in PLUGINS else ""
+    print(f"next: {follow[0]}{ranks}", flush=True)

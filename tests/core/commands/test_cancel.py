@@ -16,7 +16,7 @@ from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.runs import fact_reader, run_lock
 from tests.core import run_files
-from tests.core.run_files import make_run, write_json
+from tests.core.run_files import answered, make_run, write_json
 
 
 @pytest.mark.parametrize("state", ["PENDING", "REQUEUE_HOLD", "EXPEDITING", "COMPLETING"])
@@ -44,9 +44,10 @@ def test_cancel_leaves_the_record_of_an_open_attempt_to_the_batch_script(slurm, 
     ("first", "cancelled", "status"),
     [("RUNNING", "4711 4712", None), ("NODE_FAIL", "4712", "cancelled")],
 )
-def test_cancel_also_cancels_the_successor(guarded, slurm, first, cancelled, status):
+def test_cancel_also_cancels_the_successor(guarded, slurm, capsys, first, cancelled, status):
     run = guarded(first, "PENDING")
-    assert main(["cancel", "tiny"]) == 0
+    assert main(["cancel", "tiny", "--json"]) == 0
+    assert answered(capsys.readouterr().out)["job_ids"] == cancelled.split()
     assert slurm.cancelled == [cancelled]
     assert (read_json(run.result) or {}).get("status") == status
 

@@ -2,14 +2,19 @@
 
 import errno
 import os
+import re
 import sys
+from unittest import mock
 
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.commands import cancel
+from slurm_job_kit.jobs.commands.catalogue import all_commands, parse
 from slurm_job_kit.jobs.node.__main__ import OLDEST
 from tests.core import run_files
+from tests.core.run_files import COMMANDS, answered
 
 
 @pytest.mark.parametrize(
@@ -47,16 +52,40 @@ def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, ca
     assert said == f"error: {os.strerror(number)}" and way in hint
 
 
-def test_overrides_may_stand_behind_options(capsys):
-    from slurm_job_kit.jobs.commands.catalogue import parse
-
+def test_overrides_may_stand_behind_options():
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
     near = {"--dryrun": "--dry-run", "--train.lr=1": "train.lr=1", "--no-chek": "--no-check"}
     for wrong, right in near.items():
-        with pytest.raises(SystemExit):
+        with pytest.raises(UserError) as refused:
             parse(["submit", "x.yaml", "a=1", wrong])
-        assert f"{wrong}\n  hint: did you mean {right}?" in capsys.readouterr().err
+        assert f"{wrong}\n  hint: did you mean {right}?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cancel", "no-such-run", "--json"],
+        ["cancel", "--json"],
+        ["resume", "--json", "--cluter=local"],
+        ["submit", "--json", "tin.yaml"],
+    ],
+)
+def test_a_program_reads_the_error_that_a_person_reads(here, capsys, words):
+    assert main(words) == 2
+    output = capsys.readouterr()
+    assert f"error: {answered(output.out)['error']}\n" in output.err
+
+
+def test_a_program_reads_of_a_ctrl_c(monkeypatch, capsys):
+    monkeypatch.setattr(cancel, "command", mock.Mock(side_effect=KeyboardInterrupt))
+    assert main(["cancel", "x", "--json"]) == 130
+    assert "Ctrl-C" in answered(capsys.readouterr().out)["error"]
+
+
+def test_what_each_command_answers_is_documented():
+    text = COMMANDS.read_text().partition("## For programs")[2]
+    assert {*all_commands()} <= {*re.findall(r"`([a-z]+)`", text)}
 
 
 def test_the_batch_script_gets_the_path_of_a_run_unescaped(slurm, here):

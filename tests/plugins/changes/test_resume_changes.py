@@ -80,7 +80,7 @@ def test_nothing_is_switched_before_the_first_attempt_of_a_resume_here(
     mend(here)
     before, states = state(run), []
 
-    def run_here(run_dir, stream):
+    def run_here(run_dir):
         words = ["resume", "tiny", "--cluster=local", "--code", "--yes", "--checkpoint=10"]
         assert main(words) == 2
         states.append(state(run))

@@ -1,6 +1,5 @@
 """The files that init writes into a repository of the user."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -12,6 +11,7 @@ from slurm_job_kit.jobs.base import installation
 from slurm_job_kit.jobs.base.errors import UserError
 from slurm_job_kit.jobs.config.load import load
 from slurm_job_kit.jobs.plugins.init import init
+from tests.core.run_files import answered
 
 
 def test_the_first_spec_is_valid(tmp_path):
@@ -19,8 +19,12 @@ def test_the_first_spec_is_valid(tmp_path):
     assert load(tmp_path / "configs/first.yaml").spec.name == "first"
 
 
-def test_its_targets_are_those_of_the_plugins_but_for_clean(tmp_path):
-    init.init(tmp_path)
+def test_its_targets_are_those_of_the_plugins_but_for_clean(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--json"]) == 0
+    assert {Path(each) for each in answered(capsys.readouterr().out)["written"]} == {
+        path for path in tmp_path.rglob("*") if path.is_file()
+    }
     environ = {"PATH": os.environ["PATH"]}
     listed = subprocess.check_output(["make", "-f", "kit.mk"], cwd=tmp_path, env=environ, text=True)
     of_plugins = {
@@ -49,9 +53,9 @@ def test_old_runs_are_neither_frozen_nor_named_where_new_ones_lie_elsewhere(
         (here / name).touch()
     monkeypatch.setenv("KIT_RUNS", str(here.parent / f"{here.name}-runs"))
     capsys.readouterr()
-    assert main(["freeze", "tiny.yaml", "launch.script=train.py"]) == 0
+    assert main(["freeze", "tiny.yaml", "launch.script=train.py", "--json"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == "" and not Path(json.loads(printed.out)["run_dir"], "code/runs").exists()
+    assert printed.err == "" and not Path(answered(printed.out)["run_dir"], "code/runs").exists()
 
 
 def test_a_clone_needs_no_init():

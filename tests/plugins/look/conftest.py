@@ -1,6 +1,5 @@
 """A run directory for the tests of `why`, and the answer of the command."""
 
-import json
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import fact_reader
 from tests.core import run_files
-from tests.core.run_files import make_run, write_json
+from tests.core.run_files import answered, make_run, write_json
 
 
 class Story:
@@ -58,7 +57,7 @@ class Story:
         """The answer as JSON."""
         self.name_reasons()
         assert main(["why", str(self.run.path), "--json"]) == 0
-        return dict(json.loads(self._capsys.readouterr().out))
+        return answered(self._capsys.readouterr().out)
 
     def text(self) -> str:
         """The answer as people see it."""

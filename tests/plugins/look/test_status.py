@@ -1,6 +1,5 @@
 """The command status: one row for each run, from its directory, its job and its process."""
 
-import json
 import time
 
 import pytest
@@ -11,14 +10,14 @@ from slurm_job_kit.jobs.runs import run_lock, state
 from slurm_job_kit.jobs.slurm.job import Job
 from slurm_job_kit.jobs.slurm.job_list import Liveness
 from tests.core import run_files
-from tests.core.run_files import make_run, write_json
+from tests.core.run_files import answered, make_run, write_json
 
 
 def test_status_without_runs_says_how_to_start(here, capsys):
     assert main(["status"]) == 0
     assert "make submit" in capsys.readouterr().out
     assert main(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert answered(capsys.readouterr().out) == {"runs": []}
 
 
 @pytest.mark.parametrize("result", ["held", "killed", "running"])
@@ -87,7 +86,7 @@ def test_status_shows_the_newest_runs_and_how_many_there_are(here, capsys):
     assert main(["status", "--all"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[1] == "20260100"
     assert main(["status", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 22
+    assert len(answered(capsys.readouterr().out)["runs"]) == 22
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_no_state_of_a_living_job_is_shown_as_an_end(slurm, submitted, capsys, s
     slurm.set_state("4711", state)
     slurm.set_queued("4711", "N/A|1:00:00|2||job requeued in held state")
     assert main(["status", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answered(capsys.readouterr().out)["runs"]
     assert row["state_text"].startswith(text)
 
 
@@ -112,7 +111,7 @@ def test_a_pending_run_is_shown_with_the_reason_and_the_expected_start(slurm, su
     start = int(time.time()) + 7830
     slurm.set_queued("4711", f"{start}|1:00:00|2||Priority")
     assert main(["status", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answered(capsys.readouterr().out)["runs"]
     assert row["pending_reason"] == "Priority" and row["expected_start"] == start
     assert main(["status", "tiny"]) == 0  # in detail
     shown = capsys.readouterr().out
@@ -125,10 +124,10 @@ def test_the_end_of_a_job_that_only_the_accounting_has_is_shown(slurm, submitted
     slurm.answer("squeue")
     slurm.answer("sacct", "4711|TIMEOUT\n")
     assert main(["status", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = answered(capsys.readouterr().out)["runs"]
     assert row["state"] == "timeout" and "TIMEOUT to Slurm" in row["state_text"]
     assert main(["why", "tiny", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cause"] == "time_limit"
+    assert answered(capsys.readouterr().out)["cause"] == "time_limit"
     slurm.answer("sacct", "4711|RUNNING\n")  # slurmctld does not have it: no state of a live job
     assert main(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["state"] == "frozen"
+    assert answered(capsys.readouterr().out)["runs"][0]["state"] == "frozen"

@@ -136,7 +136,7 @@ def test_without_an_answer_of_slurm_a_run_with_a_job_is_unknown(queued, slurm):
     assert answer["last_lines"] == []  # what the log ends with is no reason
     assert answer["cause"] == "unknown"
     assert "Slurm does not answer whether job 7 still runs" in answer["text"]
-    assert "make why" in answer["command"]
+    assert "make why" in answer["next"]
     story.run.cancelled.write_text("2026-01-01 10:00:00: jobs cancel: 7\n")
     assert story.why()["cause"] == "cancelled"
 
@@ -184,7 +184,7 @@ def test_slurms_end_state_counts_where_the_batch_script_recorded_no_end(
     if record is None:
         story.run.attempts.unlink()
     answer = story.why()
-    assert answer["cause"] == cause and "make resume" in answer["command"]
+    assert answer["cause"] == cause and "make resume" in answer["next"]
 
 
 def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):

@@ -1,6 +1,5 @@
 """The disks that a kill in a save leaves, and the verdict on the starts after it."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.plugins.rehearse import disks, scenarios
 from slurm_job_kit.jobs.plugins.rehearse.probe import disk
+from tests.core.run_files import answered
 from tests.plugins.rehearse.test_rehearse import only, rehearse
 
 BIG = 2 << 20
@@ -143,7 +143,7 @@ def test_a_kill_within_a_save_is_tried_however_long_it_takes(tmp_path, monkeypat
     write("train.py", SAVER.format(load="", save=BY_NUMBER[1], steps=16).encode())
     words = ["--json", "--ranks", "1", *only("SIGKILL during a save")]
     main(["rehearse", *words, "--", sys.executable, "train.py"])
-    found = [x for x in json.loads(capsys.readouterr().out)["scenarios"] if "SIGKILL" in x]
+    found = [x for x in answered(capsys.readouterr().out)["scenarios"] if "SIGKILL" in x]
     assert len(found) == 3 and found[2].endswith(": a.pt is renamed")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
+from tests.core.run_files import answered
 from tests.core.waiting import wait_for
 from tests.local.local_kit import FOREIGN, REPOSITORY
 
@@ -76,7 +76,7 @@ def rehearse(folder, text, *words):
     """Rehearse a script; returns the exit status and the verdict."""
     (folder / "train.py").write_text(text, encoding="utf-8")
     done = rehearse_in(folder, "--json", *words, "--", sys.executable, "train.py")
-    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+    return done.returncode, answered(done.stdout)
 
 
 def answers(verdict):

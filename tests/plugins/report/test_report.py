@@ -12,7 +12,7 @@ from slurm_job_kit.jobs.commands import make_words
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
 from tests.core import run_files
-from tests.core.run_files import make_run, write_json
+from tests.core.run_files import answered, make_run, write_json
 
 BEGIN = 1_800_000_000
 
@@ -52,7 +52,7 @@ def requeued(here):
 
 def reported(capsys, *words):
     assert main(["report", *words]) == 0
-    return json.loads(capsys.readouterr().out)
+    return answered(capsys.readouterr().out)
 
 
 def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):

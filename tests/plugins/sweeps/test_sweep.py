@@ -1,6 +1,5 @@
 """The command sweep queues one array; resume continues its points."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +16,7 @@ from slurm_job_kit.jobs.contract.spec import Spec
 from slurm_job_kit.jobs.plugins.sweeps.record import points_of
 from slurm_job_kit.jobs.runs import lookup, run_lock
 from slurm_job_kit.jobs.slurm.sbatch import sbatch_argv
-from tests.core.run_files import write_json
+from tests.core.run_files import answered, write_json
 
 GRID = ("sweep", "tiny.yaml", "train.seed=0,1,2")
 
@@ -103,7 +102,7 @@ def test_a_point_whose_directory_was_deleted_keeps_no_command_from_the_others(ma
     assert "\n".join(ranked).strip() in page and "Attempts of 2026" not in page
     assert "<p><span" in page and "</span>point 1  train.seed=1: held" in page
     assert main(["status", made.name, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = answered(capsys.readouterr().out)["runs"]
     assert rows[0]["state"] == "unreadable" and "was deleted" in rows[0]["reason"]
     assert main(["resume", made.name]) == 0
     assert "--array=1%2" in slurm.argv

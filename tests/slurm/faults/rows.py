@@ -1,12 +1,12 @@
 """The row of the fault table of a test, its runs, and what `why` says of the one it shows."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_job_kit.jobs.plugins import PLUGINS
+from tests.core.run_files import answered
 
 from ..kit import PACED, Kit, Run
 from . import harm_storage, why_rows
@@ -92,7 +92,7 @@ class Row:
             return
         path = self.run.dir.path
         asked = Kit(self.run.cluster, path.parent.parent).jobs("why", "--json", path)
-        self.answer = json.loads(asked.stdout) | {"attempts": self.run.attempts()}
+        self.answer = answered(asked.stdout) | {"attempts": self.run.attempts()}
 
     def why_problem(self) -> str | None:
         """What is wrong with the answer of `why`; None if it names the fault of the row."""

@@ -3,7 +3,6 @@
 Rows 30, 33, 23, 37 and 39.
 """
 
-import json
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.node import rendezvous
+from tests.core.run_files import answered
 
 from ..host import IS_SITE
 from ..kit import JOB_TIMEOUT_S, Kit, Run
@@ -134,7 +134,7 @@ def resume_twice_at_once(kit: Kit, run: Run) -> Run:
         calls = [pool.submit(kit.jobs, *argv, check=False) for _ in range(2)]
         done = [call.result() for call in calls]
     assert sorted(each.returncode for each in done) == [0, 2], [each.stderr for each in done]
-    (accepted,) = (json.loads(each.stdout) for each in done if each.returncode == 0)
+    (accepted,) = (answered(each.stdout) for each in done if each.returncode == 0)
     return Run(kit.cluster, accepted["job_id"], run.dir)
 
 
@@ -169,7 +169,7 @@ def test_row_39_resume_by_every_name_of_a_run_in_another_root(row: Row, tmp_path
     names = [run.dir.run_id, run.dir.path.parent.name, run.job_id, str(run.dir.path), None]
     for attempt, name in enumerate(names, 2):
         cancel(row.kit, run, run.job_id)
-        said = json.loads(row.kit.jobs("resume", "--json", *([name] if name else [])).stdout)
+        said = answered(row.kit.jobs("resume", "--json", *([name] if name else [])).stdout)
         assert said["run_dir"] == str(run.dir.path)
         run = Run(row.kit.cluster, said["job_id"], run.dir)
         run.wait_for_events("first_step", attempt=attempt)

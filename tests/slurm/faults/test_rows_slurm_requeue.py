@@ -141,6 +141,6 @@ def freeze(kit: Kit, *words: str) -> Paced:
     pace = kit.runs_root / f"pace-{words[-1]}"
     pace.parent.mkdir(parents=True, exist_ok=True)
     pace.touch()
-    argv = ("freeze", PACED, *words, f"launch.env.PACE_FILE={pace}")
+    argv = ("freeze", "--json", PACED, *words, f"launch.env.PACE_FILE={pace}")
     run_dir = json.loads(kit.jobs(*argv).stdout)["run_dir"]
     return Paced(Run(kit.cluster, "", RunDir(Path(run_dir))), pace)
