@@ -193,9 +193,6 @@ class InMemory:
         if getattr(source, "is_on_cpu", False):
             self.index_device = torch.device("cpu")
         self._source = source.to(context.device)
-        if context.run.spec.launch.num_workers > 0 and seed_kind == SAMPLE:
-            what = f"{context.train.dataset} is indexed by whole batches"
-            context.distributed.log(f"launch.num_workers is not used: {what}")
 
     def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
         """Yield the batches of a schedule. Raises: UserError for another number of samples."""

@@ -203,6 +203,3 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=im
     assert results[0][1:] == [600, (scores.argmax(1) == labels).sum().item()]
 
 
-def test_unused_workers_are_reported_in_the_log(capsys):
-    feed_of(Samples(torch.zeros(8, 1), torch.zeros(8).long()), workers=2, micro_batch_size=4)
-    assert "launch.num_workers is not used" in capsys.readouterr().out

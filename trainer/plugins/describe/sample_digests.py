@@ -30,13 +30,9 @@ DIGESTS, FROZEN = "samples", "frozen"
 # Of samples that differ when they are read again: the warning, and the reason of the result.
 INEXACT = (
     "a sample has other values when it is read again: the data set or train.transform draws from a "
-    "generator of its own, whose state no checkpoint has. The exactness of a run that was resumed "
-    "is then `approximate`"
+    "generator of its own; the exactness of a run that was resumed is then `approximate`"
 )
-RESUMED = (
-    "train.dataset or train.transform draws from a generator of its own, which began again after "
-    "step {}"
-)
+RESUMED = "train.dataset or train.transform draws from a generator of its own, anew after step {}"
 
 # Of each set by its name: its number of samples, and the digest of those that are read, which is
 # empty where the sample could not be read.
@@ -114,8 +110,8 @@ def of_first_rank(loop: Loop, is_like_first: bool) -> dict[str, Any]:
         raise OtherData(
             f"train.dataset {loop.train.dataset} differs between ranks: {what} has {on_first} on "
             f"rank 0, and {here} on rank {context.distributed.rank} ({context.distributed.host})"
-            f"{HINT}give all nodes the same files, and sort what lists a folder; a data set whose "
-            "ranks have samples of their own takes the parameters rank and world_size"
+            f"{HINT}give all nodes the same files, and sort what lists a folder; a data set with "
+            "other samples on each rank takes the parameters rank and world_size"
         )
     return first
 

@@ -44,9 +44,8 @@ class WorkerLoader(DataLoader[Any]):
         except (pickle.PicklingError, AttributeError, TypeError, NotImplementedError) as error:
             raise UserError(
                 f"train.dataset cannot be sent to a worker process: {in_one_line(error)}: define "
-                "its class at the top of a module, leave files that it opens at the first read out "
-                "in __getstate__ (the rank reads some samples, too), or set launch.num_workers to "
-                "0 (a DataLoader has workers of its own)"
+                "its class at the top of a module, leave open files out in __getstate__, or set "
+                "launch.num_workers to 0 (a DataLoader has workers of its own)"
             ) from error
 
 

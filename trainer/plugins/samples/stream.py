@@ -24,9 +24,7 @@ from ...user_code import user_code, with_key
 from .by_sample import as_in_worker
 from .collate import collate
 
-ONE_STREAM = (
-    "have train.dataset return one stream for all ranks, without the arguments rank and world_size"
-)
+ONE_STREAM = "have train.dataset return one stream, without the arguments rank and world_size"
 
 
 @dataclass(frozen=True)
@@ -169,14 +167,10 @@ class StreamBatches(TrainBatches):
     """
 
     inexact = (
-        "the stream has no state_dict and load_state_dict, or reads other samples after its state "
-        "is loaded, as with a shuffle buffer that state_dict() lacks: a resume repeats or skips "
-        "samples. The exactness of a run that was resumed is then `approximate`"
+        "the stream has no state_dict, or one that lacks a part of its position, as with a shuffle "
+        "buffer: a resume repeats or skips samples, and its exactness is `approximate`"
     )
-    resumed = (
-        "the stream of train.dataset went on with other samples after step {}: its state_dict() "
-        "lacks a part of its position"
-    )
+    resumed = "the stream of train.dataset went on with other samples after step {}"
 
     def __init__(
         self,
