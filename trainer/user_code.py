@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .contract import Provenance, RunDir, Train, in_words, missing, on_a_screen, records
+from .contract import Provenance, RunDir, Train, in_words, on_a_screen, records
 from .errors import HINT, CodeError, UserCodeError, UserError, is_of_machine
 
 
@@ -69,9 +69,6 @@ def load(key: str, name: str, built_in: Mapping[str, Any] = {}) -> Callable[...,
         return built_in[name]  # type: ignore[no-any-return]
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        plugins = Train.__dataclass_fields__[key.removeprefix("train.")].metadata.get("plugin", {})
-        if name in plugins:
-            raise UserError(f"{key}: {name} {missing(plugins[name])}: name a callable of your own")
         known = f"neither one of {', '.join(built_in)} nor" if built_in else "not"
         raise UserError(f"{key}: {name!r} is {known} a package.module:name")
     try:

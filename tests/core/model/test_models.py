@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from slurm_job_kit.jobs.contract.spec import Train
-from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model import models
 from slurm_job_kit.trainer.model.objectives import DataFacts
@@ -72,12 +71,3 @@ def test_unknown_names_and_arguments_are_user_errors():
         load("train.model", "os:nothing")
     with pytest.raises(UserError, match="train.model_args: .*unexpected keyword argument 'width'"):
         created("torch.nn:Linear", width=3)
-
-
-def test_a_name_of_a_plugin_that_is_not_there_names_the_plugin(monkeypatch):
-    monkeypatch.delitem(PLUGINS, "zoo", raising=False)
-    words = (
-        "^train.model: gpt needs the plugin zoo, which this copy of the kit does not have: name a"
-    )
-    with pytest.raises(UserError, match=words):
-        created("gpt")

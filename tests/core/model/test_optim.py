@@ -120,21 +120,6 @@ def no_optimizer(params, lr):
     return 3
 
 
-def test_an_error_inside_a_users_optimizer_keeps_its_traceback():
-    train = Train(optimizer=f"{__name__}:failing")
-    words = f"^train.optimizer {__name__}:failing: TypeError: planted"
-    with pytest.raises(UserCodeError, match=words) as caught:
-        optim.create(nn.Linear(3, 2), train)
-    assert 'raise TypeError("planted")' in caught.value.trace
-
-
-def failing(params, lr):
-    def inner():
-        raise TypeError("planted")
-
-    inner()
-
-
 def first_group(params, lr):
     return torch.optim.SGD(params[0]["params"], lr=lr)
 
