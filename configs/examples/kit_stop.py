@@ -1,4 +1,4 @@
-"""Lets a torchrun script save and stop in time. Copy this file beside your script.
+"""Lets a torchrun script save and stop in time. Runs of the kit find it; others need a copy of it.
 
     from kit_stop import Stop
     stop = Stop()                    # early: stop signals before it have no effect (see below)
@@ -7,8 +7,8 @@
         stop.progress(step, total, loss=loss)  # optional: make status shows it
         if stop.should_stop(step):   # the same answer on all ranks
             ...                      # save: rank 0, or every rank
-            stop.saved(step)         # optional, after each save: counts as progress of the run
             stop.stopped()           # exits with 0; the run continues in the next attempt
+        stop.saved(step)             # optional, after each other save: it counts as progress
     stop.completed()                 # exits with 0; the run is complete
 
 Set `launch.stop_signal: TERM` in the spec. The kit then sends SIGTERM every second from the warning
@@ -45,7 +45,8 @@ class Stop:
         self.path = Path(self.file or "")
         self.run_dir = self.path.parent.parent
         self.rank = int(os.environ.get("RANK", "0"))
-        self.every, self.step, self.warned, self.next_look = every, 0, False, 0.0
+        self.every, self.step, self.last_saved = every, 0, 0
+        self.warned, self.next_look = False, 0.0
         self.is_agreed, self.calls, self.interval = False, 0, 1
         self.last_agreement = time.monotonic()
         self.report: dict[str, Any] = {}  # what is not written yet
@@ -117,6 +118,7 @@ class Stop:
     def saved(self, step: int) -> None:
         """Report that a complete checkpoint of this step is on the disk, in whatever folder."""
         if self.file is not None and self.rank == 0 and (done := _whole(step)) is not None:
+            self.last_saved = done
             with _printed():
                 replace(self.run_dir / "saved.json", {"step": done})
                 self._note("save", done)
@@ -138,6 +140,8 @@ class Stop:
 
     def stopped(self) -> None:
         """Exit with 0 after the save: the run continues in the next attempt."""
+        if _whole(self.step) != self.last_saved:
+            self.saved(self.step)
         self._leave("stopped")
 
     def completed(self) -> None:

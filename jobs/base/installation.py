@@ -14,6 +14,7 @@ PARTS = ("jobs", "trainer", "slurm")
 HOME = Path(__file__).resolve().parents[2]  # the folder that has the parts
 IS_CLONE = (HOME / NAME / "__init__.py").is_file()
 PACKAGE = HOME / NAME if IS_CLONE else HOME
+KIT_STOP = HOME / ("configs/examples" if IS_CLONE else "examples") / "kit_stop.py"
 SWITCHES = ("--yes", "--code")  # options that are variables of make: YES=1
 ROOT = PACKAGE.parent  # the folder in which Python finds the package
 

@@ -73,12 +73,13 @@ def take(
 def take_kit(runs_root: Path, mode: int = DEFAULT_MODE) -> Path:
     """Return a copy of this kit, in which the package slurm_job_kit has all parts.
 
-    Raises: OSError.
+    The ranks have it on their search path, so a script finds kit_stop there. Raises: OSError.
     """
     name, parts = installation.NAME, installation.PARTS
     folders = {name: installation.PACKAGE} | {f"{name}/{x}": installation.HOME / x for x in parts}
     # A link among them leads to a file that the copy does not have.
     files = {f"{to}/{x}": (top / x).resolve() for to, top in folders.items() for x in walk(top)}
+    files[installation.KIT_STOP.name] = installation.KIT_STOP
     if installation.IS_BY_MAKE:  # the jobs name the user's commands
         files["Makefile"] = installation.HOME / "Makefile"
     elif installation.TO_MAKE:

@@ -10,7 +10,6 @@ from ...base import answer, installation
 from ...base.errors import UserError
 
 IGNORED = ("/runs/", "slurm-*.out", "__pycache__/")
-EXAMPLES = "configs/examples" if installation.IS_CLONE else "examples"
 
 
 SPEC = """\
@@ -50,7 +49,7 @@ def init_script(folder: Path, script: Path) -> int:
         raise UserError(f"--script {script}: {what}", "give the path of your train.py")
     top = installation.top_of(folder) or folder
     spec = SPEC.format(stem=json.dumps(path.stem), name=json.dumps(os.path.relpath(path, top)))
-    source = installation.HOME / EXAMPLES / "kit_stop.py"
+    source = installation.KIT_STOP
     kit_stop, config = path.with_name(source.name), folder / f"{path.stem}.yaml"
     answer.give(written=_write({kit_stop: source.read_text(encoding="utf-8"), config: spec}))
     todo = "" if path.is_file() else f"write {script}, and "

@@ -21,7 +21,7 @@ from ...base.stop_signals import send
 from ...contract import records
 from ...contract.records.training import Outcome, Result
 from ...node import signed_torchrun
-from ...runs import code_snapshot
+from ...runs import code_snapshot, lookup
 from .landlock import restriction
 from .probe.sitecustomize import OUTSIDE
 from .traces import Process
@@ -122,8 +122,9 @@ class Subject:
 
     def _popen(self, command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start a command whose processes find the probe, and write to what is theirs only."""
+        paths = [str(PROBE), env.get("PYTHONPATH"), str(installation.KIT_STOP.parent)]
         ours = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(PROBE), env.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "KIT_REHEARSE_OWN": os.pathsep.join(self.own),
             "KIT_REHEARSE_PLACE": str(self.place),
             "TMPDIR": str(self.temporary),
@@ -187,8 +188,9 @@ class CommandSubject(Subject):
         top = installation.top_of(self.started_in) or self.started_in
         if top in (Path.home(), Path("/")):
             raise UserError(f"{top} is no repository", "run it in the folder of your code")
-        links = [os.path.relpath(self.started_in / link, top) for link in self.links]
-        return top, code_snapshot.source_files(top, self.folder, links)
+        out = [*(self.started_in / link for link in self.links), lookup.runs_root()]
+        left_out = [os.path.relpath(each, top) for each in out]
+        return top, code_snapshot.source_files(top, self.folder, left_out)
 
     @property
     def cwd(self) -> Path:

@@ -186,6 +186,9 @@ def test_the_last_report_is_written_before_the_marker(kit_stop, run, clock, end)
         getattr(stop, end)()
     assert read_progress_steps(run.progress)[0] == 2
     assert read_json(run.attempt(1).outcome) == {"status": end, "global_step": 7}
+    # A stop comes after a save, also where no saved() has reported it.
+    saved = SavedCheckpoint(7) if end == "stopped" else None
+    assert records.read(SavedCheckpoint, run.saved) == saved
 
 
 class OfGpu:
