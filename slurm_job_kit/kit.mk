@@ -16,7 +16,7 @@ KIT_HELP = -F ':.*\#\# ' '/^\#\#@/ {at = substr($$0, 5); if (!(at in text)) head
 ##: YES, CODE and DRY are 1 or 0.
 
 ##@ Run
-submit: ## Run a spec: CONFIG=configs/first.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100], or CMD="python train.py"
+submit: ## Run a spec: CONFIG=configs/NAME.yaml [SET="train.lr=0.05"] [FROM=RUN@step-100], or CMD="python train.py"
 dry-run: ## Show what submit would do with CONFIG=...: sbatch command, resolved spec [FLAGS=--full]
 
 ##@ Look

@@ -89,8 +89,13 @@ def parse(words: list[str]) -> argparse.Namespace:
             words, other = _divided(words, f"{prog} {name}")
     args, rest = parser.parse_known_args(words or ["--help"])
     if rest and ("overrides" not in args or any(word.startswith("-") for word in rest)):
+        from ..config.keys import keys  # other command lines need no spec
+
         known = re.findall(r"--[\w-]+", commands.choices[name].format_help())
-        near = [x for word in rest for x in difflib.get_close_matches(word.split("=")[0], known, 1)]
+        words = [word.split("=")[0] for word in rest]
+        of_sbatch = [word.lstrip("-").replace("-", "_") for word in words]
+        near = [f"{key.dotted}=..." for key in keys().values() if key.path[-1] in of_sbatch]
+        near += [x for word in words for x in difflib.get_close_matches(word, known, 1)]
         near += [x.lstrip("-") for x in rest if re.match(r"--\w+\.\w+=", x)]
         hint = f"\n  hint: did you mean {near[0]}?" if near else ""
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")

@@ -30,6 +30,7 @@ from ..base.prctl import adopted_orphans, begin_child
 from ..base.procfs import children
 from ..base.stop_signals import AWAITED, StopSignals
 from ..contract import records
+from ..contract.kinds import Kind
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AttemptPlan, Chosen
 from ..contract.records.training import Result
@@ -51,7 +52,10 @@ def run_here(run_dir: RunDir) -> int:
     if code == 0:
         print(local_lines.format_end(run_dir, of_run))
         report = installation.command("report", run_dir.run_id)
-        print(f"run directory {display_path(run_dir.path)}, next: {report}")
+        if of_run[-1].why.kind is Kind.SEPARATE_TRAININGS:
+            print(of_run[-1].reason)
+        folder = run_dir.path if Spec.read(run_dir.spec).launch.is_trainer else run_dir.work
+        print(f"run directory {display_path(folder)}, next: {report}")
         return 0
     why = of_run[-1].why
     if of_run[-1].cause is Cause.INTERRUPTED:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from ..base.console import format_duration, format_metric, format_metrics, print_line, quantity
+from ..base.log_text import last_lines
 from ..contract import records
 from ..contract.checkpoint.names import checkpoint_step
 from ..contract.records.ended import AttemptRecord
@@ -21,11 +22,12 @@ SHOW_S = 10.0  # between two lines about the progress
 class ProgressLines:
     """Prints a line every SHOW_S, of what the trainer or a user's kit_stop.py has reported since.
 
-    One that reports nothing, or no total, is shown as far as it is known.
+    Of one that reports nothing the last line of rank 0's log, if it is new.
     """
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir, self._time = run_dir, time.monotonic()
+        self._said: list[str] = []  # of the log of rank 0
         self._shown = records.read_leniently(Progress, run_dir.progress)
         self._is_begun = False  # since the last line, steps were taken the whole time
 
@@ -38,6 +40,10 @@ class ProgressLines:
         with contextlib.suppress(OSError):  # the next look may succeed
             now = records.read_leniently(Progress, self._run_dir.progress)
             is_new = now != self._shown
+            said = [] if now else last_lines(self._run_dir.rank_log(0), 1)
+            if said and said != self._said:
+                print_line(f"rank 0: {said[0]}")
+                self._said = said
             if now is not None and is_new:
                 print_line(format_progress(now, self._shown if self._is_begun else None, seconds))
             self._shown, self._is_begun = now, is_new
@@ -108,6 +114,6 @@ def format_stop(launch: Launch) -> str:
     if launch.is_trainer:
         return "stopping after this step and saving (Ctrl-C again kills)"
     if (number := stop_signal(launch)) is None:
-        none = "your script is not told to stop (launch.stop_signal: none)"
+        none = "your script runs to its end, as nothing tells it to stop (launch.stop_signal: none)"
         return f"{none}; press Ctrl-C again to kill it"
     return f"asked your script to stop: {number.name}, KIT_STOP_FILE (Ctrl-C again kills)"

@@ -18,6 +18,7 @@ from ..config.keys import nearest
 from ..node import signed_torchrun
 from ..runs import lookup
 from . import catalogue
+from .catalogue import load
 
 # The targets that are no command of this name; MAKE of a command's module has its variables.
 TARGETS = {"dry-run": ("CONFIG", "SET FLAGS CMD"), "train": ("CONFIG", "SET NPROC")}
@@ -34,8 +35,9 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
     What make adds to the environment is removed from it: the run shall not get it.
     Raises: UserError for a variable that the target does not take, or lacks.
     """
-    if target not in (*TARGETS, *catalogue.all_commands()):
-        near = nearest(target, [*TARGETS, *catalogue.all_commands()])
+    commands = [x for x in catalogue.all_commands() if x != target or hasattr(load(x), "MAKE")]
+    if target not in (*TARGETS, *commands):
+        near = nearest(target, [*TARGETS, *commands])
         hint = f"did you mean make {near}?" if near else "make lists the targets"
         raise UserError(f"make has no target {target}\n  hint: {hint}")
     values = typed(environ.get(TYPED, ""))
@@ -49,16 +51,18 @@ def words_of(target: str, environ: MutableMapping[str, str] = os.environ) -> lis
             takes = ", ".join([*needed, *taken])
             raise UserError(f"make {target} takes no {name}=...\n  hint: it takes {takes}")
     given = [name for name in (*needed, *taken) if values.get(name)]
-    for name in needed:
-        if name not in given and not values.get("CMD"):
-            again = [f"{each}={shlex.quote(values[each].replace('$', '$$'))}" for each in given]
-            others = (run.run_id for run in lookup.all_runs() if run.run_id not in values.values())
-            newest = next(others, "...")
-            again.append(f"{name}={'configs/NAME.yaml' if name == 'CONFIG' else newest}")
-            hint, more = f"make {target} {' '.join(again)}", ""
-            if "CMD" in taken:
-                hint, more = f'{hint}, or make {target} CMD="python train.py"', " or CMD=..."
-            raise UserError(f"{name}=...{more} is missing", hint)
+    if missing := [name for name in needed if name not in given and not values.get("CMD")]:
+        names = {run.run_id: run.path.parent.name for run in lookup.all_runs()}
+        typed_run = next((x for x in names if values.get("RUN") in (x, names[x])), None)
+        others = (run_id for run_id in names if run_id != typed_run)
+        again = [f"{each}={shlex.quote(values[each].replace('$', '$$'))}" for each in given]
+        for name in missing:
+            value = "configs/NAME.yaml" if name == "CONFIG" else next(others, "...")
+            again.append(f"{name}={value}")
+        hint, more = f"make {target} {' '.join(again)}", ""
+        if "CMD" in taken:
+            hint, more = f'{hint}, or make {target} CMD="python train.py"', " or CMD=..."
+        raise UserError(f"{missing[0]}=...{more} is missing", hint)
     if target == "train":
         train(values, environ)
     command = ["submit", "--dry-run"] if target == "dry-run" else [target]

@@ -150,8 +150,10 @@ def deleted_by_failure(folder: Path, run_dir: RunDir) -> Iterator[None]:
 
 def make_root(root: Path, mode: int) -> None:
     """Make a runs root, unless there is one. mode: dir_mode of a run. Raises: OSError."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    ownership.make_shared(root, mode)
+    if not root.exists():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        ownership.make_shared(root, mode)
+        (root / ".gitignore").write_text("*\n")  # a user's `git add .` must not take a run
 
 
 def check_writable(root: Path, mode: int) -> None:

@@ -114,8 +114,9 @@ def find(text: str | None) -> RunDir:
     Raises: NoSuchRunError; UserError for a group of several runs.
     """
     if text is not None and (group := hooks.group(text)) is not None:
-        what = f"{group.path.name} has {len(group.runs())} runs, and this command takes one"
-        raise UserError(what, "status, cancel and resume take all of them")
+        runs = group.runs()
+        what = f"{group.path.name} has {len(runs)} runs, and this command takes one"
+        raise UserError(what, f"such as {runs[0].run_id}; status, cancel and resume take all")
     runs = all_runs()
     if text is None:
         if not runs:

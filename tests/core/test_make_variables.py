@@ -125,12 +125,18 @@ def test_bad_input_is_refused(target, typed, text):
 @pytest.mark.plugin("compare")
 def test_a_hint_keeps_what_was_typed_and_leads_on(tmp_path, monkeypatch):
     monkeypatch.setenv("KIT_RUNS", str(tmp_path))
-    (tmp_path / "x/20260101").mkdir(parents=True)
-    (tmp_path / "x/20260101/spec.json").touch()
+    for run_id in ("20260101", "20260102"):
+        (tmp_path / "x" / run_id).mkdir(parents=True)
+        (tmp_path / "x" / run_id / "spec.json").touch()
     with pytest.raises(UserError, match=r"WITH=... is missing") as refused:
         words_of("compare", "RUN=a b$$")
     again = shlex.split(str(refused.value).partition("hint: make compare ")[2])
-    assert words_of("compare", *again) == ["compare", "a b$", "20260101"]
+    assert words_of("compare", *again) == ["compare", "a b$", "20260102"]
+    for typed in ([], ["RUN=x"], ["RUN=20260102"]):  # not with itself
+        with pytest.raises(UserError, match=r"RUN=\w+ WITH=20260101$"):
+            words_of("compare", *typed)
+    with pytest.raises(UserError, match="no target init"):
+        words_of("init")
 
 
 @pytest.mark.parametrize("value", ["--yes", "--help", "-rf"])

@@ -158,6 +158,10 @@ def _of_living(run: RunState, facts: AttemptFacts) -> Answer:
         return _of_kind(run, Kind.PENDING, text)
     if run.files.progress is not None:
         text += f", {format_progress(run.files.progress, None, 0.0)}"
+    elif facts.last is not None:
+        text += f"; attempt {facts.last.attempt} ended: {words.end_reason(facts.last)}"
+    else:
+        text += ", no step is reported yet"
     if ends := facts.of_nodes.ends:
         text += f"; {ends}: if it stays silent, the run is held as done but not ended"
     return _of_kind(run, Kind.RUNNING, text)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base import answer
+from ...base.console import print_line
 from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
@@ -147,6 +148,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         runs.extend(rehearsal.disturbed(first, again, args.resize, args.only))  # each as it ends
     except KeyboardInterrupt:
         if all(run.untried for run in runs):
+            print_line(f"{STOPPED}: no harm was tried to its end")
             raise
         left = rehearsal.wanted.difference(run.name for run in runs)
         runs += [Tried(Scenario(name, untried=STOPPED)) for name in sorted(left)]

@@ -168,7 +168,8 @@ class Rehearsal:
         run_s = sum(each.starts[0].ended - each.starts[0].begun for each in (first, again)) / 2
         all_s = STARTS * run_s * len(come) + min(KILLS_S, STARTS_OF_KILLS * run_s) * len(kills)
         minutes = format_duration(60 * max(1, round(all_s / 60)), 2)
-        print_line(f"{quantity(len(come) + len(kills), 'scenario')} to try, in about {minutes}")
+        planned = quantity(len(come) + len(kills), "scenario")
+        print_line(f"{planned} or more to try, in about {minutes}")
         for scenario in filter(lambda each: each.name in wanted, known):
             yield Tried(scenario) if scenario.untried else self.run(scenario)
         recorded = {KILLS: again} if KILLS in wanted else {}
@@ -271,7 +272,7 @@ def _check(first: Tried, limit_s: float) -> None:
         hint = "give it flags with which it takes more"
     elif start.ranks > 1 < len(trained) and max(each.group for each in first.processes) < 2:
         what = f"it is {len(trained)} separate trainings: no process group has two ranks"
-        hint = "torchrun gives a rank in LOCAL_RANK, not as --local_rank; --ranks 1 trains one"
+        hint = "let it call torch.distributed.init_process_group; or --ranks 1"
     else:
         return
     raise UserError(f"undisturbed {what}", hint)

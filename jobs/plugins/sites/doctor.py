@@ -125,7 +125,8 @@ def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     else:
         seen = cluster.unloaded_reason() or "runs train on this machine"
         is_fine = seen.startswith("runs")
-        yield line(is_fine, "slurm", f"no sbatch on PATH; {seen}", "module load slurm", "FAIL")
+        way = f"module load slurm, or train here by {installation.option('--cluster local')}"
+        yield line(is_fine, "slurm", f"no sbatch on PATH; {seen}", way, "FAIL")
 
 
 def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:

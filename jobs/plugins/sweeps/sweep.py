@@ -145,7 +145,10 @@ def resume_all(sweep: Path, request: resume.Request) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
-    print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
+    others = "; the others are complete, or queued or running" * (len(numbers) < len(run_dirs))
+    print_line(
+        f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue{others}"
+    )
     cluster = resume.cluster_of(run_dirs, request)
     if cluster == "slurm" and numbers:
         chosen = [run_dirs[number] for number in numbers]

@@ -39,6 +39,18 @@ def test_a_line_has_what_was_reported_since_the_last_one_as_far_as_it_is_known(
     assert shown.startswith(line) and shown.count("\n") == bool(line)
 
 
+def test_of_a_script_that_reports_nothing_the_last_line_of_rank_0_is_shown_once(
+    run, monkeypatch, capfd
+):
+    monkeypatch.setattr(local_lines, "SHOW_S", 0)
+    run.rank_log(0).parent.mkdir(exist_ok=True)
+    lines = local_lines.ProgressLines(run)
+    for text in ("epoch 1\n", "epoch 1\nepoch 2\n", "epoch 1\nepoch 2\n"):
+        run.rank_log(0).write_text(text)
+        lines.show()
+    assert capfd.readouterr().err == "rank 0: epoch 1\nrank 0: epoch 2\n"
+
+
 def test_the_time_left_of_a_script_is_estimated_from_its_steps_between_two_lines(
     run, monkeypatch, capfd
 ):

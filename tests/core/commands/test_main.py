@@ -56,6 +56,7 @@ def test_overrides_may_stand_behind_options():
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
     near = {"--dryrun": "--dry-run", "--train.lr=1": "train.lr=1", "--no-chek": "--no-check"}
+    near |= {"--nodes=2": "slurm.nodes=...", "--gpus-per-node": "slurm.gpus_per_node=..."}
     for wrong, right in near.items():
         with pytest.raises(UserError) as refused:
             parse(["submit", "x.yaml", "a=1", wrong])

@@ -118,6 +118,7 @@ def test_others_write_no_folder_of_runs_and_a_shared_root_gives_its_group(
         lookup.remember(run, "7")
     finally:
         os.umask(before)
+    assert is_shared or (root / ".gitignore").read_text() == "*\n"
     folders = (root / "tiny", root / ".code", root / ".jobs")
     assert modes(*folders) == {oct(dir_mode | of_group)}
     assert modes(run.path) == {oct(dir_mode | of_run)}

@@ -195,7 +195,8 @@ def test_a_job_that_only_ends_after_a_hold_is_not_called_running(queued, slurm):
     story.held()
     assert story.why()["cause"] == "user_code"
     write_json(story.run.submission, {"job_id": "8"})  # resumed
-    assert story.why()["cause"] == "running"
+    answer = story.why()
+    assert answer["cause"] == "running" and "attempt 1 ended: " in answer["text"]
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def test_after_a_signal_what_was_seen_is_shown_and_nothing_else_stays(number, tm
         verdict, _ = process.communicate(timeout=30)
     assert (process.returncode, [*tmp_path.glob("rehearse-*")]) == (130, [])
     assert lines[0].endswith(", then up to 11 scenarios\n")
-    assert lines[3].startswith("2 scenarios to try, in about ")
+    assert lines[3].startswith("2 scenarios or more to try, in about ")
     assert f"{ASKED}            yes" in verdict
     assert "not tried: stop after the start-up: stopped by Ctrl-C" in verdict
     wait_for(lambda: not ranks_in(tmp_path), "all ranks have ended", 10)

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.attempt import record_writer
+from slurm_job_kit.jobs.commands import local
 from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.rendezvous import choose_port
 from slurm_job_kit.jobs.plugins.scripts.meeting import NEVER_MET
@@ -73,7 +74,7 @@ def _with_script(run, text):
 
 
 @pytest.mark.plugin("look")
-def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys):
+def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, capsys, monkeypatch):
     _with_script(run, "print(1)")
     folder = opened(run, 1)
     for number in range(2):
@@ -86,3 +87,6 @@ def test_status_and_why_of_a_complete_run_say_that_its_ranks_never_met(run, caps
     for command in ("status", "why"):
         assert main([command, str(run.path)]) == 0
         assert "2 separate trainings: no rank called" in capsys.readouterr().out
+    monkeypatch.setattr(local, "run", lambda _: 0)  # the lines behind it
+    assert local.run_here(run) == 0
+    assert "2 separate trainings: no rank called" in capsys.readouterr().out
