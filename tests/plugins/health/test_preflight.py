@@ -10,7 +10,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from slurm_job_kit.trainer.errors import is_caused_by_peer, kind_of
 from slurm_job_kit.trainer.plugins.health.failures import BadNode, Hang, PeerBadNode, PeerHang
-from slurm_job_kit.trainer.plugins.health.gpu_health import Readings, problem
+from slurm_job_kit.trainer.plugins.health.gpu_health import words
 from slurm_job_kit.trainer.plugins.health.preflight import (
     device_problem,
     product_problem,
@@ -165,9 +165,6 @@ def test_a_rank_at_fault_and_its_peers_leave_different_records():
     assert found == [("bad_node", False), ("unknown", True), ("hang", False), ("hang", True)]
 
 
-HEALTHY = Readings(0, False, False, 0x1)  # idle
-
-
 SLOW = "its clocks are slowed down, "
 RESET = "rows of its memory are remapped only after a reset"
 
@@ -175,13 +172,13 @@ RESET = "rows of its memory are remapped only after a reset"
 @pytest.mark.parametrize(
     "readings, expected",
     [
-        (HEALTHY, ""),
-        (Readings(), ""),  # a GPU that supports no reading
-        (Readings(clock_reasons=0x20), ""),  # warm
-        (Readings(has_remap_failed=True), "a row of its memory could not be remapped"),
-        (Readings(clock_reasons=0x88), f"{SLOW}its power brake is on"),
-        (Readings(1, True, False, 0x40), f"1 uncorrected ECC errors; {RESET}; {SLOW}it is too hot"),
+        ((0, [3, 0, 0, 0], 0x1), ""),  # idle
+        ((None, None, None), ""),  # a GPU that supports no reading
+        ((None, None, 0x20), ""),  # warm
+        ((None, [0, 1, 0, 1], None), "a row of its memory could not be remapped"),
+        ((None, None, 0x88), f"{SLOW}its power brake is on"),
+        ((1, [0, 1, 1, 0], 0x40), f"1 uncorrected ECC errors; {RESET}; {SLOW}it is too hot"),
     ],
 )
 def test_problem_of_a_gpu(readings, expected):
-    assert problem(readings) == expected
+    assert words(*readings) == expected

@@ -88,11 +88,10 @@ def device_problem(distributed: DistributedContext, device: torch.device) -> str
         problem = product_problem(device, torch.float32) or product_problem(device, torch.float16)
     except RuntimeError as error:  # no code of the user has run yet
         return in_one_line(error)
-    readings, reason = gpu_health.read(device)
-    if readings is None:
-        distributed.log(f"preflight: ECC errors and throttling are not checked: {reason}")
-        return problem
-    return problem or gpu_health.problem(readings)
+    unfit, unknown = gpu_health.problem(device)
+    if unknown:
+        distributed.log(f"preflight: ECC errors and throttling are not checked: {unknown}")
+    return problem or unfit
 
 
 def product_problem(device: torch.device, dtype: torch.dtype) -> str:
