@@ -101,13 +101,16 @@ def place_of_main_thread() -> tuple[str, bool]:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_waiting
 
 
-def place_of(run_dir: RunDir | None, attempt: int | None, rank: int) -> RankPlace:
+def place_of(attempt_dir: AttemptDir | None, rank: int) -> RankPlace:
     """Return where a rank of this attempt runs, from the rank's own timeline."""
     place = RankPlace("an unknown host", 0)
+    if attempt_dir is None:
+        return place
+    run_dir = RunDir(attempt_dir.path.parent)
     with contextlib.suppress(OSError):
-        for event in read_events(run_dir.timeline(f"rank-{rank:05d}")) if run_dir else ():
-            is_start = event.event in ("spawn", "start") and event.attempt == attempt
-            if is_start and event.host and event.pid:
+        for event in read_events(run_dir.timeline(f"rank-{rank:05d}")):
+            is_own = event.attempt and run_dir.attempt(event.attempt) == attempt_dir
+            if is_own and event.event in ("spawn", "start") and event.host and event.pid:
                 place = RankPlace(event.host, event.pid)
     return place
 

@@ -45,13 +45,13 @@ def words(num_errors: int | None, remapped: Sequence[int] | None, reasons: int |
     """
     _, _, is_pending, has_failed = remapped or (0, 0, 0, 0)
     slowed = [text for bit, text in HW_SLOWDOWN.items() if (reasons or 0) & bit]
-    problems = (
-        num_errors and f"{num_errors} uncorrected ECC errors",
-        has_failed and "a row of its memory could not be remapped",
-        is_pending and "rows of its memory are remapped only after a reset",
-        slowed and f"its clocks are slowed down, {slowed[0]}",
-    )
-    return "; ".join(filter(None, problems))
+    problems = {
+        f"{num_errors} uncorrected ECC errors": num_errors,
+        "a row of its memory could not be remapped": has_failed,
+        "rows of its memory are remapped only after a reset": is_pending,
+        f"its clocks are slowed down, {''.join(slowed[:1])}": slowed,
+    }
+    return "; ".join(text for text, is_so in problems.items() if is_so)
 
 
 def _read(nvml: Any, handle: Any) -> tuple[Any, Any, Any]:

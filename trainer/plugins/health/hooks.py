@@ -11,6 +11,5 @@ def callbacks(pulse: Pulse) -> list[Callback]:
     # Missing variables are reported later. Source: torchrun, "Environment Variables".
     rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     watchdog = Watchdog(int(rank), int(world_size), pulse)
-    watchdog.open_early()
     watchdog.start()
     return [watchdog]

@@ -145,15 +145,15 @@ def _report(
 def _first_of(summary: Summary, rank: RankProcess) -> str:
     """Return the first bad rank, its host and its problem, and how many more there are."""
     first, (host, problem) = next(iter(summary.items()))
-    host = host or place_of(rank.run_dir, rank.attempt, first).host
+    host = host or place_of(rank.attempt_dir, first).host
     more = f" (and {len(summary) - 1} more)" if len(summary) > 1 else ""
     return f"rank {first} on {host}: {problem}{more}"
 
 
 def _end_unresponsive(ranks: list[int], rank: RankProcess, is_reporter: bool) -> None:
     """Write the error record of each rank that does not answer; kill those of this node."""
-    places = {number: place_of(rank.run_dir, rank.attempt, number) for number in ranks}
     attempt_dir, me = rank.attempt_dir, rank.distributed.rank
+    places = {number: place_of(attempt_dir, number) for number in ranks}
     for number, place in places.items() if is_reporter else ():
         log(f"preflight: rank {number} on {place.host}: {NO_ANSWER}", sys.stderr)
         if attempt_dir is not None and files.is_dir(attempt_dir.path):

@@ -99,12 +99,18 @@ class Watchdog(Callback):
 
     def __init__(self, rank: int, world_size: int, pulse: Pulse) -> None:
         self._rank, self._world_size, self._pulse = rank, world_size, pulse
-        self._run: tuple[RunDir, int] | None = None
+        self._attempt_dir: AttemptDir | None = None
         self._timer = IdleTimer()
         self._is_hang_found = threading.Event()
         self._poll_thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Begin to watch; with the other ranks if the node's agent has started this one."""
+        if sys.argv[1:] and {"KIT_ATTEMPT", "KIT_HANG_TIMEOUT_S"} <= os.environ.keys():
+            limit = os.environ["KIT_HANG_TIMEOUT_S"]
+            run_dir = RunDir(Path(sys.argv[1]).resolve())
+            limit_s = limit if limit == "auto" else int(limit)
+            self.open(run_dir, int(os.environ["KIT_ATTEMPT"]), limit_s)
         # faulthandler's C handler needs no GIL, so a rank that is stuck in C writes its stack, too.
         # A person may also send the signal.
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=False)
@@ -116,15 +122,7 @@ class Watchdog(Callback):
         Before this call each rank finds and reports a hang without the others.
         """
         self._timer.hang_timeout_s = hang_timeout_s
-        self._run = (run_dir, attempt)
-
-    def open_early(self) -> None:
-        """Call `open` if the node's agent has started this rank; reads no file."""
-        if sys.argv[1:] and {"KIT_ATTEMPT", "KIT_HANG_TIMEOUT_S"} <= os.environ.keys():
-            limit = os.environ["KIT_HANG_TIMEOUT_S"]
-            hang_timeout_s = limit if limit == "auto" else int(limit)
-            run_dir = RunDir(Path(sys.argv[1]).resolve())
-            self.open(run_dir, int(os.environ["KIT_ATTEMPT"]), hang_timeout_s)
+        self._attempt_dir = run_dir.attempt(attempt)
 
     def connected(self, rank: RankProcess, device: torch.device) -> None:
         """Test all nodes together. Raises: BadNode, PeerBadNode."""
@@ -150,7 +148,7 @@ class Watchdog(Callback):
 
     def _poll(self) -> bool:
         """Return whether another rank found a hang; a dead disk blocks only the polling thread."""
-        if self._run is not None and not (self._poll_thread and self._poll_thread.is_alive()):
+        if not (self._poll_thread and self._poll_thread.is_alive()):
             self._poll_thread = threading.Thread(target=self._poll_once, daemon=True)
             self._poll_thread.start()
         return self._is_hang_found.is_set()
@@ -159,10 +157,6 @@ class Watchdog(Callback):
         with contextlib.suppress(OSError):
             if self._attempt_dir is not None and files.exists(self._attempt_dir.hang):
                 self._is_hang_found.set()
-
-    @property
-    def _attempt_dir(self) -> AttemptDir | None:
-        return None if self._run is None else self._run[0].attempt(self._run[1])
 
     def _end(self) -> None:
         """Report the hang and exit, whatever the main thread does meanwhile."""
@@ -187,40 +181,37 @@ class Watchdog(Callback):
         write_text(f"{stacks}\n", sys.stderr)
         if state.what == DEVICE_TEST:  # there a rank waits for its own device only
             self._error = BadNode(f"preflight: {self._head()}: the device does not answer")
-        elif self._run is None:
+        elif self._attempt_dir is None:
             self._error = Hang(f"{self._head()}: it is at {state.where}")
         else:
-            run_dir, attempt = self._run
-            self._error = Hang(f"{self._head()}; {run_dir.attempt(attempt).path} is out of reach")
+            self._error = Hang(f"{self._head()}; {self._attempt_dir.path} is out of reach")
             with contextlib.suppress(OSError):
-                self._error = self._exchange_states(run_dir, attempt, state)
+                self._error = self._exchange_states(self._attempt_dir, state)
 
-    def _exchange_states(self, run_dir: RunDir, attempt: int, state: RankHang) -> Hang:
+    def _exchange_states(self, attempt_dir: AttemptDir, state: RankHang) -> Hang:
         """Publish this rank's state; the first rank to find the hang draws the conclusion."""
-        attempt_dir = run_dir.attempt(attempt)
         records.write(RankHang.path(attempt_dir, self._rank), state)
         try:
             os.close(os.open(attempt_dir.hang, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
-            return self._await_conclusion(run_dir, attempt)
-        return self._conclude(run_dir, attempt)
+            return self._await_conclusion(attempt_dir)
+        return self._conclude(attempt_dir)
 
-    def _conclude(self, run_dir: RunDir, attempt: int) -> Hang:
+    def _conclude(self, attempt_dir: AttemptDir) -> Hang:
         """Wait for the states of all ranks, publish which hang, kill those of this node."""
-        attempt_dir, all_ranks = run_dir.attempt(attempt), set(range(self._world_size))
         states: dict[int, RankHang] = {}
-        missing = all_ranks
+        missing = {*range(self._world_size)}
         deadline = time.monotonic() + GRACE_S
         while missing and time.monotonic() < deadline:
             time.sleep(POLL_S)
             names = files.names_in(attempt_dir.path)
-            for rank in missing:
+            for rank in tuple(missing):
                 path = RankHang.path(attempt_dir, rank)
                 state = records.read(RankHang, path) if path.name in names else None
                 if state is not None:
                     states[rank] = state
-            missing = all_ranks - states.keys()
-        unresponsive = {rank: place_of(run_dir, attempt, rank) for rank in missing}
+                    missing.remove(rank)
+        unresponsive = {rank: place_of(attempt_dir, rank) for rank in missing}
         text = f"{self._head()}: {diagnose(states, unresponsive)}"
         silent = tuple(sorted(unresponsive))
         behind = [] if silent else laggards(states.values())
@@ -234,15 +225,15 @@ class Watchdog(Callback):
         end_siblings(unresponsive.values())
         return Hang(text)
 
-    def _await_conclusion(self, run_dir: RunDir, attempt: int) -> Hang:
+    def _await_conclusion(self, attempt_dir: AttemptDir) -> Hang:
         """Return the conclusion of the rank that found the hang first; it may die before."""
         concluded = None
         deadline = time.monotonic() + 2 * GRACE_S
         while concluded is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
             with contextlib.suppress(RecordError):  # the file is empty until the conclusion
-                concluded = records.read(HangConclusion, run_dir.attempt(attempt).hang)
+                concluded = records.read(HangConclusion, attempt_dir.hang)
         if concluded is None:
             return PeerHang(f"{self._head()}: the rank that found it first wrote no conclusion")
-        end_siblings(place_of(run_dir, attempt, rank) for rank in concluded.unresponsive)
+        end_siblings(place_of(attempt_dir, rank) for rank in concluded.unresponsive)
         return PeerHang(f"found by rank {concluded.rank}: {concluded.error}")
