@@ -111,8 +111,13 @@ def open_weights(path: Path) -> Iterator[Weights]:
 
 def _opened(path: Path, stack: ExitStack) -> Weights:
     if files.is_dir(path) and not files.is_file(path / MANIFEST):
+        root = RunDir(path).checkpoints
         names = [path / f"{MODEL_NAME}{suffix}" for suffix in (SUFFIX, INDEX_SUFFIX)]
-        path = next(filter(files.is_file, names), None) or newest(path)
+        found = [*filter(files.is_file, names), *(root / name for name in checkpoint_names(root))]
+        if not found:
+            hint = "train.init_from takes a run directory, a checkpoint of it, or safetensors files"
+            raise UserError(f"{path} has no checkpoint", hint)
+        path = found[0]
     if files.is_dir(path):
         contents = reader.Contents(path, reader.check(path))
         model = outline.tensors_of(outline.read(contents)["model"])
@@ -137,13 +142,3 @@ def _of_files(file_of: Mapping[str, Any]) -> Weights:
     """file_of: for each tensor its open file."""
     shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in file_of.items()}
     return Weights(shapes, lambda name: file_of[name].get_tensor(name))
-
-
-def newest(run_dir: Path) -> Path:
-    """Return the newest committed checkpoint of a run directory, which may be damaged."""
-    root = RunDir(run_dir).checkpoints
-    names = checkpoint_names(root)
-    if not names:
-        hint = "train.init_from takes a run directory, a checkpoint of it, or exported safetensors"
-        raise UserError(f"{run_dir} has no checkpoint", hint)
-    return root / names[0]
