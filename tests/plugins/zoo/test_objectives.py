@@ -46,10 +46,10 @@ def test_regression_is_the_mean_over_all_numbers(loss, expected, outputs, target
 
 
 def test_a_regression_that_does_not_fit_names_both_sides():
-    words = r"returns \(4, 2\) for targets of shape \(4,\) of mine\n.* have it return a te"
+    words = r"float32 \(4, 2\) for targets of shape \(4,\) of mine\n.* have it return a te"
     with pytest.raises(UserError, match=words):
         Regression(DATA)(Gives(scores(4, 2)), (torch.zeros(4), torch.zeros(4)))
-    with pytest.raises(UserError, match=r"returns dict for targets of shape \(4,\)"):
+    with pytest.raises(UserError, match=r"returns a dict for targets of shape \(4,\)"):
         Regression(DATA)(Gives({}), (torch.zeros(4), torch.zeros(4)))
     with pytest.raises(UserError, match="objective_args.loss is 'l3': write one of mse, mae, hub"):
         created("regression", loss="l3")
@@ -97,8 +97,8 @@ def test_bits_per_byte_need_the_length_of_a_token_and_perplexity_stays_a_number(
 @pytest.mark.parametrize(
     ("outputs", "words"),
     [
-        (scores(2, 3, 5), r"returns \(2, 3, 5\) for targets of shape \(2, 4\)\n.* have it ret"),
-        ({"a": 1}, r"returns dict for targets of shape \(2, 4\)\n.* logits \[n, T, v"),
+        (scores(2, 3, 5), r"\(2, 3, 5\) for targets of shape \(2, 4\)\n.* have it ret"),
+        ({"a": 1}, r"returns a dict for targets of shape \(2, 4\)\n.* logits \[n, T, v"),
     ],
 )
 def test_logits_that_do_not_fit_the_tokens_are_refused(outputs, words):

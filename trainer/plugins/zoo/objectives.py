@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ...errors import UserError
+from ...model.models import described
 from ...model.objectives import IGNORED, DataFacts, Objective, Sums, as_pair
 
 LOSSES: dict[str, Callable[..., torch.Tensor]] = {
@@ -39,7 +40,7 @@ class Regression:
         if shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)
         elif shape != targets.shape:
-            what = f"train.model {train.model} returns {_shown(outputs)} for targets of shape "
+            what = f"train.model {train.model} returns {described(outputs)} for targets of shape "
             what += f"{tuple(targets.shape)} of {train.dataset}"
             raise UserError(what, "have it return a tensor of that shape")
         targets = targets.to(outputs.dtype)
@@ -68,9 +69,9 @@ class LanguageModel:
         outputs = model(inputs)
         logits = getattr(outputs, "logits", outputs)
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
-            what = f"train.model {self._data.train.model} returns {_shown(logits)} for targets of "
+            what = f"train.model {self._data.train.model} returns {described(logits)} for "
             hint = "have it return logits [n, T, vocabulary]"
-            raise UserError(f"{what}shape {tuple(targets.shape)}", hint)
+            raise UserError(f"{what}targets of shape {tuple(targets.shape)}", hint)
         flat = targets.reshape(-1)
         loss = functional.cross_entropy(logits.flatten(0, -2), flat, reduction="sum")
         return Sums(loss, (flat != IGNORED).sum() if is_masked else flat.numel())
@@ -91,10 +92,6 @@ class LanguageModel:
         if self._data.bytes_per_token is not None:
             values["bits_per_byte"] = loss / math.log(2) / self._data.bytes_per_token
         return values
-
-
-def _shown(outputs: Any) -> tuple[int, ...] | str:
-    return tuple(getattr(outputs, "shape", ())) or type(outputs).__name__
 
 
 BUILT_IN: dict[str, Callable[..., Objective]] = {
