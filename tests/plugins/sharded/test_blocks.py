@@ -160,6 +160,10 @@ def test_more_shapes_than_torchs_limit_are_all_compiled(compiler):
     assert compiler["unique_graphs"] == len(widths)
 
 
+def check(module, train, num_shards):
+    create(train, place_of(0, num_shards), CPU).check(module)
+
+
 @pytest.mark.parametrize(
     ("train", "key"),
     [
@@ -169,21 +173,21 @@ def test_more_shapes_than_torchs_limit_are_all_compiled(compiler):
 )
 def test_a_model_without_blocks_is_refused_where_they_are_needed(train, key):
     with pytest.raises(UserError, match=f"train.{key} needs blocks.*\n.* train.shard_modules"):
-        in_blocks.check(mlp(3, 2), train, num_shards=1)
-    in_blocks.check(mlp(3, 2), dataclasses.replace(train, shard_modules=["Linear"]), num_shards=1)
+        check(mlp(3, 2), train, num_shards=1)
+    check(mlp(3, 2), dataclasses.replace(train, shard_modules=["Linear"]), num_shards=1)
 
 
 def refused(module, num_shards=2):
     with pytest.raises(UserError) as caught:
-        in_blocks.check(module, Train(strategy="fsdp", model="a:b"), num_shards)
+        check(module, Train(strategy="fsdp", model="a:b"), num_shards)
     return str(caught.value)
 
 
 def test_more_shards_than_rows_are_refused():
     words = "4 shards are too many for train.model a:b: the longest parameter has 5 rows"
     assert words in refused(nn.Linear(2, 5), num_shards=4)  # torch.chunk makes 2 + 2 + 1
-    in_blocks.check(nn.Linear(2, 5), Train(strategy="fsdp"), 3)
-    in_blocks.check(nn.Linear(2, 1), Train(strategy="fsdp"), 1)
+    check(nn.Linear(2, 5), Train(strategy="fsdp"), 3)
+    check(nn.Linear(2, 1), Train(strategy="fsdp"), 1)
 
 
 def test_blocks_that_share_a_parameter_are_refused_by_fsdp():

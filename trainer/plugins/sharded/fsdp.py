@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_group
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -64,7 +64,11 @@ class Fsdp(InBlocks):
         self._what = several if block_list else "the whole model"
         # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])
-        self._mesh = self._connect()
+        count = self.sharding.num_shards
+        sizes, names = (self._place.world_size // count, count), ("replicate", "shard")
+        first = int(sizes[0] == 1)  # 1: the mesh has no copies
+        mesh = init_device_mesh(self._device.type, sizes[first:], mesh_dim_names=names[first:])
+        self._mesh = mesh
         for block in block_list:
             self._shard(block, self._train.reshard_after_forward)
         # Its backward pass begins where the forward pass has ended: with the root's parameters.
@@ -88,13 +92,6 @@ class Fsdp(InBlocks):
         if can := hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True)
         return can
-
-    def _connect(self) -> DeviceMesh:
-        """Return the mesh of all ranks: [shards], or [copies, shards]."""
-        count = self.sharding.num_shards
-        sizes, names = (self._place.world_size // count, count), ("replicate", "shard")
-        first = int(sizes[0] == 1)
-        return init_device_mesh(self._device.type, sizes[first:], mesh_dim_names=names[first:])
 
     def _shard(self, module: nn.Module, reshard_after_forward: bool) -> None:
         offload = CPUOffloadPolicy() if self._is_offloaded else OffloadPolicy()

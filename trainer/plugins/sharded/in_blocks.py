@@ -42,8 +42,24 @@ class InBlocks(Strategy):
         blocks.set_up(module, self._train)
 
     def check(self, module: nn.Module) -> None:
-        """Raise UserError where the spec needs blocks, and for a model that does not divide."""
-        check(module, self._train, self.sharding.num_shards)
+        """Raise UserError where the model lacks blocks, or cannot be divided into the shards."""
+        train, num_shards = self._train, self.sharding.num_shards
+        block_list = blocks.find(module, train.shard_modules)
+        if not block_list and (train.activation_checkpointing or train.compile == "blocks"):
+            key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
+            lists = f"no nn.ModuleList or nn.Sequential of train.model {train.model}"
+            what = f"train.{key} needs blocks, but {lists} has two children of one class"
+            raise UserError(what, "name classes in train.shard_modules")
+        if num_shards == 1:
+            return
+        _check_groups(module, block_list, train)
+        lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
+        last = Sharding(num_shards, num_shards - 1)
+        if not any(last.rows(length)[0] < length for length in lengths):
+            what = f"{num_shards} shards are too many for train.model {train.model}: the longest "
+            what += f"parameter has {max(lengths, default=0)} rows, and a rank would get none"
+            hint = "take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
+            raise UserError(f"train.strategy {train.strategy}: {what}", hint)
 
     def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         self.allocate(module, self._device, is_overwritten)
@@ -78,26 +94,6 @@ def check_optimizer(train: Train) -> None:
         what = f"{train.optimizer} needs whole matrices, and each rank of {train.strategy} has rows"
         hint = "take train.strategy ddp, or an optimizer that treats each element alone"
         raise UserError(f"train.optimizer: {what}", hint)
-
-
-def check(module: nn.Module, train: Train, num_shards: int) -> None:
-    """Raise UserError where the model has no such blocks, or cannot be divided into the shards."""
-    block_list = blocks.find(module, train.shard_modules)
-    if not block_list and (train.activation_checkpointing or train.compile == "blocks"):
-        key = "activation_checkpointing" if train.activation_checkpointing else "compile blocks"
-        lists = f"no nn.ModuleList or nn.Sequential of train.model {train.model}"
-        what = f"train.{key} needs blocks, but {lists} has two children of one class"
-        raise UserError(what, "name classes in train.shard_modules")
-    if num_shards == 1:
-        return
-    _check_groups(module, block_list, train)
-    lengths = [len(each) for each in module.parameters() if each.requires_grad and each.ndim]
-    last = Sharding(num_shards, num_shards - 1)
-    if not any(last.rows(length)[0] < length for length in lengths):
-        what = f"{num_shards} shards are too many for train.model {train.model}: the longest "
-        what += f"parameter has {max(lengths, default=0)} rows, and a rank would get none"
-        hint = "take fewer ranks, ddp, or hsdp with a smaller train.shard_size"
-        raise UserError(f"train.strategy {train.strategy}: {what}", hint)
 
 
 def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:
