@@ -27,7 +27,6 @@ class RankProcess:
     def __init__(self, stop: StopSignal, started: float, pulse: Pulse) -> None:
         self.stop, self.pulse = stop, pulse
         self.attempt = int(os.environ["KIT_ATTEMPT"]) if "KIT_ATTEMPT" in os.environ else None
-        self.run_dir: RunDir | None = None
         self.attempt_dir: AttemptDir | None = None
         self.distributed = DistributedContext.from_env(os.environ)
         self.events = Events(self.distributed.rank)
@@ -37,7 +36,6 @@ class RankProcess:
     def open(self, run_dir: RunDir, attempt: int) -> None:
         """Write to a run directory from now on."""
         self.events.open(run_dir, attempt)
-        self.run_dir = run_dir
         self.attempt_dir = run_dir.attempt(attempt)
 
 
