@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from slurm_job_kit.jobs.contract.spec import STRATEGIES, Train
 from slurm_job_kit.trainer.errors import UserError
 from slurm_job_kit.trainer.model.models import MiniResNet, mlp
-from slurm_job_kit.trainer.plugins.sharded import blocks, in_blocks
+from slurm_job_kit.trainer.plugins.sharded import blocks
 from slurm_job_kit.trainer.plugins.zoo.gpt import GPT
 from slurm_job_kit.trainer.plugins.zoo.models import resnet18
 from slurm_job_kit.trainer.strategy import create
@@ -210,16 +210,16 @@ def test_one_rank_has_no_wrapper_and_divides_nothing(strategy):
 )
 def test_the_number_of_shards_follows_from_the_ranks(strategy, size, local, expected):
     train = Train(strategy=strategy, shard_size=size)
-    assert in_blocks.num_shards(train, place_of(0, 6, local)) == expected
+    assert create(train, place_of(0, 6, local), CPU).sharding.num_shards == expected
 
 
 def test_groups_that_do_not_fit_the_ranks_are_refused():
     with pytest.raises(UserError, match="6 ranks cannot be divided into groups of 4"):
-        in_blocks.num_shards(Train(strategy="hsdp", shard_size=4), place_of(0, 6, 2))
+        create(Train(strategy="hsdp", shard_size=4), place_of(0, 6, 2), CPU)
 
 
 @pytest.mark.parametrize("name", ["torch.optim:Muon", "torch.optim:Adafactor", "mine:LARS"])
 def test_an_optimizer_that_needs_whole_matrices_is_refused_where_ranks_have_rows(name):
     with pytest.raises(UserError, match="take train.strategy ddp, or an optimizer that treats"):
-        in_blocks.check_optimizer(Train(optimizer=name, strategy="fsdp"))
-    in_blocks.check_optimizer(Train(optimizer="torch.optim:NAdam", strategy="fsdp"))
+        create(Train(optimizer=name, strategy="fsdp"), place_of(0, 2), CPU)
+    create(Train(optimizer="torch.optim:NAdam", strategy="fsdp"), place_of(0, 2), CPU)

@@ -26,9 +26,11 @@ from ...errors import UserError
 from ...process.context import DistributedContext
 from ...strategy.interface import Rows, Sharding
 from . import blocks
-from .in_blocks import InBlocks, check_optimizer, num_shards
+from .in_blocks import InBlocks
 
 BROADCAST_BYTES = 64 * 2**20
+# They compute an update from a whole matrix or its norm.
+MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SOAP")
 
 
 class Fsdp(InBlocks):
@@ -41,8 +43,17 @@ class Fsdp(InBlocks):
 
     def __init__(self, train: Train, place: DistributedContext, device: torch.device) -> None:
         super().__init__(train, place, device)
-        check_optimizer(train)
-        self.sharding = Sharding(num_shards(train, place), place.rank)
+        if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
+            what = f"{train.optimizer} needs whole matrices, and each rank has rows of them"
+            hint = "take train.strategy ddp, or an optimizer that treats each element alone"
+            raise UserError(f"train.optimizer: {what}", hint)
+        of_group = train.shard_size or place.local_world_size
+        num_shards = of_group if train.strategy == "hsdp" else place.world_size
+        if place.world_size % num_shards:
+            what = f"{place.world_size} ranks cannot be divided into groups of {num_shards}"
+            hint = "write a divisor of the number of ranks, or take fsdp"
+            raise UserError(f"train.shard_size: {what}", hint)
+        self.sharding = Sharding(num_shards, place.rank)
         # Of the trained parameters: name, whole, and this rank's rows. The rows are plain tensors
         # in the model's memory, so every optimizer works on them that treats each element alone,
         # and its fused kernels do, too: torch 2.13 has no fused SGD for a DTensor.

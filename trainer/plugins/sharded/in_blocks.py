@@ -1,4 +1,4 @@
-"""What all strategies of this plugin do, and whether a model and a number of ranks fit them."""
+"""What all strategies of this plugin do, and whether a model fits them."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,8 @@ from torch import nn
 
 from ...contract import Train
 from ...errors import UserError
-from ...process.context import DistributedContext
 from ...strategy.interface import Sharding, Strategy
 from . import blocks, meta_init
-
-# They compute an update from a whole matrix or its norm.
-MATRIX_OPTIMIZERS = ("Muon", "Adafactor", "LARS", "LAMB", "Lamb", "Shampoo", "SOAP")
 
 
 class InBlocks(Strategy):
@@ -71,29 +67,6 @@ class InBlocks(Strategy):
             meta_init.allocate(module, device)
             if not is_overwritten:
                 meta_init.fill(module, self, self._train.seed)
-
-
-def num_shards(train: Train, place: DistributedContext) -> int:
-    """Return the number of parts of each parameter under fsdp or hsdp.
-
-    Raises: UserError where train.shard_size does not fit the number of ranks.
-    """
-    if train.strategy != "hsdp":
-        return place.world_size
-    size = train.shard_size or place.local_world_size
-    if place.world_size % size:
-        what = f"{place.world_size} ranks cannot be divided into groups of {size}"
-        hint = "write a divisor of the number of ranks, or take fsdp"
-        raise UserError(f"train.shard_size: {what}", hint)
-    return size
-
-
-def check_optimizer(train: Train) -> None:
-    """Raise UserError for an optimizer that needs whole matrices: each rank has rows of them."""
-    if train.optimizer.partition(":")[2] in MATRIX_OPTIMIZERS:
-        what = f"{train.optimizer} needs whole matrices, and each rank of {train.strategy} has rows"
-        hint = "take train.strategy ddp, or an optimizer that treats each element alone"
-        raise UserError(f"train.optimizer: {what}", hint)
 
 
 def _check_groups(module: nn.Module, blocks: list[nn.Module], train: Train) -> None:
