@@ -24,7 +24,6 @@ class AccelerateLoop(OwnLoop):
         )
         self.accelerator = accelerator
 
-    def after_batch(self, is_step: bool | None = None, **metrics: Any) -> None:
+    def after_batch(self, is_step: bool = True, **metrics: Any) -> None:
         """Call it last in the loop's body, on all ranks."""
-        is_step = self.accelerator.sync_gradients if is_step is None else is_step
-        super().after_batch(is_step, **metrics)
+        super().after_batch(is_step and self.accelerator.sync_gradients, **metrics)
