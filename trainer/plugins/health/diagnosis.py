@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ....jobs.base.procfs import parent_of
 from ....jobs.contract.records.timeline import read_events
 from ...contract import AttemptDir, RunDir, node_name
-from .phases import order_of
+from .phases import NAMES
 
 MAX_NAMED = 4
 STACK_DUMP_S = 0.5
@@ -75,7 +75,8 @@ def laggards(states: Iterable[RankHang]) -> list[RankHang]:
     """Return the ranks in the earliest phase or step: those that do not wait, else all of these."""
 
     def progress(state: RankHang) -> tuple[int, int]:
-        return order_of(state.what), -1 if state.step is None else state.step
+        phase = NAMES.index(state.what) if state.what in NAMES else len(NAMES)  # of a step
+        return phase, -1 if state.step is None else state.step
 
     ranks = sorted(states, key=lambda state: state.rank)
     first = min(map(progress, ranks))

@@ -32,8 +32,3 @@ def limit_s(phase: str, hang_timeout_s: int | str) -> float:
     step_s = min(float(hang_timeout_s), STEP_LIMIT_S)
     start_up_s = max(START_UP_FACTOR * step_s, MIN_START_UP_LIMIT_S)
     return min(start_up_s, START_UP_LIMIT_S) if phase in NAMES else step_s
-
-
-def order_of(phase: str) -> int:
-    """Return the index of a phase; everything in the training loop comes after all of them."""
-    return NAMES.index(phase) if phase in NAMES else len(NAMES)
