@@ -30,15 +30,13 @@ class Profiler(Callback):
         if run.spec.profile.steps and rank in run.spec.profile.ranks:
             self._first, self._last = run.spec.profile.steps
         self._file = run.dir.tensorboard / f"profile/attempt-{run.attempt}-rank-{rank:05d}"
-        self._is_on_gpu = loop.context.device.type == "cuda"
 
     def before_step(self, step: int) -> None:
         if self._first <= step <= self._last and self._profile is None:
-            from torch.profiler import ProfilerActivity, profile  # a rank imports torch after this
+            from torch.profiler import profile  # a rank imports torch after this module
 
-            gpu = [ProfilerActivity.CUDA] if self._is_on_gpu else []
             self._from = step
-            self._profile = profile(activities=[ProfilerActivity.CPU, *gpu], record_shapes=True)
+            self._profile = profile(record_shapes=True)
             self._profile.start()
 
     def after_step(self, step: int) -> None:
