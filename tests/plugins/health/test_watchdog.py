@@ -267,7 +267,7 @@ def test_a_rank_that_was_slow_looks_for_the_hang_of_another_one_at_once():
 
 def found(rank, step=5, is_waiting=True, what="batch"):
     place = (f"n{rank}", 100 + rank, what, step, "loop.py:1 run")
-    return RankHang(1.0, rank, *place, is_waiting)
+    return RankHang(rank, *place, is_waiting)
 
 
 IMPORTS = {"step": None, "what": "import"}

@@ -32,7 +32,6 @@ WORKING_IN = ("slurm_job_kit.trainer.data.", "slurm_job_kit.jobs.contract.checkp
 class RankHang:
     """rank-RRRRR.hang.json: what a rank does when it or another rank has found a hang."""
 
-    time: float  # seconds since the epoch
     rank: int
     host: str
     pid: int

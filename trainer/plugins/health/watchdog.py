@@ -163,8 +163,7 @@ class Watchdog(Callback):
         exit_lock.acquire()
         where, is_waiting = place_of_main_thread()
         host, (what, step) = node_name(), self._pulse.now
-        now, pid = round(time.time(), 3), os.getpid()
-        state = RankHang(now, self._rank, host, pid, what, step, where, is_waiting)
+        state = RankHang(self._rank, host, os.getpid(), what, step, where, is_waiting)
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
         run_with_timeout(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
