@@ -25,10 +25,8 @@ def fitted_resnet(
     example: a batch as the objective gets it. Raises UserError where model and data do not fit.
     """
     pixels, num_classes = images(data, example)
-    args: dict[str, Any] = {"in_channels": pixels.shape[1], "num_classes": num_classes}
-    if max(pixels.shape[2:]) <= SMALL_IMAGE_PIXELS:
-        args["stem"] = "small"
-    return partial(model, **args)
+    stem = "small" if max(pixels.shape[2:]) <= SMALL_IMAGE_PIXELS else "imagenet"
+    return partial(model, in_channels=pixels.shape[1], num_classes=num_classes, stem=stem)
 
 
 def fitted_gpt(data: DataFacts, example: Batch) -> Callable[..., nn.Module]:
