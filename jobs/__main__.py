@@ -79,7 +79,8 @@ def _run(words: list[str], reading: contextlib.ExitStack) -> int:
 
 def _fail(error: str, code: int) -> int:
     """Print an error, also for a program that reads; returns the exit code."""
-    answer.give(error=error)
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        answer.give(error=error)
     print(with_time(f"error: {error}"), file=sys.stderr)
     return code
 

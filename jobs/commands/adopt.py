@@ -43,7 +43,7 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     """
     job_id = job_id_from(os.environ)
     if job_id is None:
-        raise SystemExit("error: adopt is for slurm/ddp.sbatch, inside a job")
+        raise UserError("adopt is for slurm/ddp.sbatch, inside a job")
     begin_lines_with_time()  # stderr is the job's log
     cluster = cluster_name()
     known = lookup.recall(job_id, cluster)

@@ -169,7 +169,10 @@ def _users_factor(train: Train) -> Factor:
     def factor(step: int, length: TrainingLength, train: Train) -> float:
         with user_code("train.schedule", train.schedule):
             value = own(step, length.total_steps, **train.schedule_args)
-            return float(value)  # no checkpoint can hold a number of NumPy
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                what = f"train.schedule: {train.schedule} returns {value!r} for step {step}"
+                raise UserError(f"{what}: return a factor of train.lr, 0 or more")
+        return float(value)  # no checkpoint can hold a number of NumPy
 
     return factor
 

@@ -51,6 +51,8 @@ def command(args: argparse.Namespace) -> int:
         argv[argv.index(sys.executable)] = launch.python
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
     written = done.stdout.strip()
-    if written and not answer.give(**run_dir.names(), checkpoint=name, path=written):
+    if done.returncode:
+        answer.give(error=f"not exported: exit code {done.returncode}, see stderr")
+    elif not answer.give(**run_dir.names(), checkpoint=name, path=written):
         print(written)
     return done.returncode

@@ -122,7 +122,8 @@ class Subject:
 
     def _popen(self, command: list[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start a command whose processes find the probe, and write to what is theirs only."""
-        paths = [str(PROBE), env.get("PYTHONPATH"), str(installation.KIT_STOP.parent)]
+        top, kit_stop = self.place / "code", installation.KIT_STOP.parent
+        paths = [str(PROBE), env.get("PYTHONPATH"), str(top), str(kit_stop)]
         ours = {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "KIT_REHEARSE_OWN": os.pathsep.join(self.own),

@@ -201,5 +201,3 @@ def test_an_evaluation_is_exact_beats_and_can_be_repeated(process_group, make=im
     loss = nn.functional.cross_entropy(scores.double(), labels, reduction="sum")
     assert results[0][0] == pytest.approx(loss.item(), rel=1e-6)
     assert results[0][1:] == [600, (scores.argmax(1) == labels).sum().item()]
-
-

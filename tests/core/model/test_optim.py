@@ -55,6 +55,20 @@ def test_a_schedule_of_the_user_gives_a_factor_after_the_warm_up():
     assert {type(rate) for rate in rates_of(train, 8)} == {float}  # a checkpoint holds no other
 
 
+def bad(step, total_steps, value):
+    return value
+
+
+@pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), "0.1", None, torch.ones(1)])
+def test_a_schedule_that_gives_no_factor_is_refused_with_step_and_value(value):
+    name = f"{__name__}:bad"
+    lr_at = optim.schedule(Train(schedule=name, schedule_args={"value": value}), length_of(8))
+    words = f"train.schedule: {name} returns {value!r} for step 3: return a factor of train.lr, 0"
+    with pytest.raises(UserError) as caught:
+        lr_at(3)
+    assert words in str(caught.value)
+
+
 def test_an_error_of_a_schedule_has_its_key_and_traceback():
     lr_at = optim.schedule(Train(schedule=f"{__name__}:halves"), length_of(0))
     with pytest.raises(

@@ -44,6 +44,7 @@ def test_both_types_are_read_with_and_without_a_header(tmp_path, dtype):
 def test_files_that_hold_no_such_tokens_are_named_with_the_key(tmp_path):
     path = write(tmp_path / "a.bin", range(5))
     for args, words in [
+        ({"train": path, "dtype": "int64"}, "dtype is 'int64': write uint16 or uint32"),
         ({"train": path, "dtype": "uint32"}, "train: .*a.bin has 10 bytes, .* of 4 bytes each"),
         ({"train": f"{tmp_path}/b.bin"}, "train: .*b.bin is no file"),
         ({"train": path, "held_out": f"{tmp_path}/b"}, "held_out: .*b is no file"),

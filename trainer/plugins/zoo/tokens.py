@@ -84,6 +84,8 @@ def tokens(
     dtype: of the tokens, uint16 or uint32, little endian, as nanoGPT writes them; a header as
         llm.c writes it is skipped.
     """
+    if dtype not in TYPES:
+        raise UserError(f"train.dataset_args.dtype is {dtype!r}: write {' or '.join(TYPES)}")
 
     def source(key: str, path: str) -> TokenSource:
         file = absolute(key, path)
