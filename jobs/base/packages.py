@@ -5,9 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from importlib import util
-from pathlib import Path
 
-from . import installation
 from .errors import UserError
 
 # The names under which packages are imported, where they differ.
@@ -40,8 +38,5 @@ def missing(names: Iterable[str], key: str = "") -> UserError | None:
     if not util.find_spec("pip") and shutil.which("uv"):
         pip = ["uv", "pip", "install", f"--python={sys.executable}"]
     other = "activate an environment with torch, set launch.python, or: " * ("torch" in absent)
-    own = installation.ROOT / ".venv"  # of a clone whose user has activated another one
-    if (own / ".ready").exists() and own not in Path(sys.executable).parents:
-        other = "deactivate this environment, as .venv has all; or: "
     what = f"{key and f'{key}: '}{sys.executable} has no {', '.join(absent)}{of}"
     return UserError(what, other + shlex.join([*pip, *absent]))

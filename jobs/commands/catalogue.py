@@ -76,10 +76,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     """
     name, _ = chosen(words)
     prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
-    parser = _Parser(prog=prog, description="Run PyTorch training on Slurm.")
+    parser = _Parser(prog=prog, description="Run PyTorch training on Slurm.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for each, about in all_commands().items():
-        commands.add_parser(each, help=about, description=about)
+        commands.add_parser(each, help=about, description=about, allow_abbrev=False)
     other = None
     if name:
         of_command = commands.choices[name]

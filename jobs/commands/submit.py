@@ -162,12 +162,11 @@ def show_job_or_train(run_dir: RunDir, job_id: str | None) -> int:
     """Print job and run directory, and train here where there is no job; returns the exit code."""
     cluster = "local" if job_id is None else "slurm"
     answer.give(job_id=job_id, cluster=cluster, **run_dir.names())
-    if job_id is not None:
-        print(f"job {job_id}")
-        print(f"run directory {display_path(run_dir.path)}")
-        print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
-    if job_id is not None:
-        return 0
-    from . import local
+    if job_id is None:
+        from . import local
 
-    return local.run_here(run_dir)
+        return local.run_here(run_dir)
+    print(f"job {job_id}")
+    print(f"run directory {display_path(run_dir.path)}")
+    print(f"tail -F {shlex.quote(display_path(run_dir.rank_log(0)))}")
+    return 0

@@ -6,7 +6,6 @@ Standard library only: it runs on the batch host and inside the agents.
 import contextlib
 import errno
 import ipaddress
-import itertools
 import signal
 import socket
 import time
@@ -86,17 +85,13 @@ def _candidates(
         known = node_addresses(nodes)
         for address in resolve(known.get(nodes[0], "")):
             yield address, f"NodeAddr of {nodes[0]}"
-    yield from itertools.islice(_source_addresses(nodes, known), 1)
-
-
-def _source_addresses(nodes: Sequence[str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the first node's (source address, how it was found) to each address of the others."""
     for other in nodes[1:]:
         for address in resolve(other) or resolve(known.get(other, "")):
             with contextlib.suppress(OSError):
                 source = interfaces.source_address(address)
                 if is_reachable(source):
                     yield source, f"source address of {nodes[0]} towards {other}"
+                    return
 
 
 def why_unreachable(plan: AttemptPlan) -> str | None:

@@ -36,8 +36,14 @@ class Batches(BatchSizes):
 
     @classmethod
     def of(cls, train: Train, num_samples: int, world_size: int) -> Batches:
-        """Return the batches of a spec over `num_samples` training samples."""
+        """Return the batches of a spec over `num_samples` training samples.
+
+        Raises UserError with both numbers where train.global_batch_size does not fit.
+        """
         sizes, size = BatchSizes.for_ranks(train, world_size), train.global_batch_size
+        if size is not None and size > num_samples:
+            what = f"train.global_batch_size is {size}, but the training set has only {num_samples}"
+            raise UserError(f"{what} samples: make it {num_samples} at most")
         return cls(**vars(sizes), num_samples=num_samples, seed=train.seed, is_elastic=bool(size))
 
     def __post_init__(self) -> None:

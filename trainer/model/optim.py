@@ -67,8 +67,11 @@ def _groups(parameters: list[nn.Parameter], train: Train) -> list[dict[str, Any]
     ]
 
 
-def _check(optimizer: torch.optim.Optimizer, trained: Named, name: str) -> None:
-    """Raise UserError unless the optimizer has all trained parameters and can be saved."""
+def _check(optimizer: object, trained: Named, name: str) -> None:
+    """Raise UserError unless this is an optimizer of all trained parameters that can be saved."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        what = f"train.optimizer: {name} returns a {type(optimizer).__name__}"
+        raise UserError(f"{what}, not a torch.optim.Optimizer")
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     if missing := [key for key, each in trained if id(each) not in held]:
         what = f"{len(missing)} of {len(trained)} trained parameters, the first is {missing[0]}"

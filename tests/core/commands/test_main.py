@@ -55,7 +55,7 @@ def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, ca
 def test_overrides_may_stand_behind_options():
     args = parse(["submit", "x.yaml", "a=1", "--cluster", "local", "b=2"])
     assert (args.overrides, args.cluster) == (["a=1", "b=2"], "local")
-    near = {"--dryrun": "--dry-run", "--train.lr=1": "train.lr=1", "--no-chek": "--no-check"}
+    near = {"--dryrun": "--dry-run", "--train.lr=1": "train.lr=1", "--js": "--json"}
     near |= {"--nodes=2": "slurm.nodes=...", "--gpus-per-node": "slurm.gpus_per_node=..."}
     for wrong, right in near.items():
         with pytest.raises(UserError) as refused:
@@ -67,7 +67,6 @@ def test_overrides_may_stand_behind_options():
     "words",
     [
         ["cancel", "no-such-run", "--json"],
-        ["cancel", "--json"],
         ["resume", "--json", "--cluter=local"],
         ["submit", "--json", "tin.yaml"],
     ],

@@ -139,6 +139,7 @@ def test_the_sequence_of_samples_does_not_depend_on_how_a_round_is_shared():
             {"micro_batch_size": 50, "grad_accum_steps": 5},
             r"grad_accum_steps is 5, but the 455 .* make only 4 batches of .* 50 x 2 ranks",
         ),
+        ({"global_batch_size": 456}, "is 456, but .* only 455 samples: make it 455 at most"),
         ({"global_batch_size": 1}, "1 is less than one sample for each of 2 ranks: write 2 at"),
     ],
 )
