@@ -64,12 +64,7 @@ def test_overrides_may_stand_behind_options():
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["cancel", "no-such-run", "--json"],
-        ["resume", "--json", "--cluter=local"],
-        ["submit", "--json", "tin.yaml"],
-    ],
+    "words", [["cancel", "no-such-run", "--json"], ["resume", "--json", "--cluter=local"]]
 )
 def test_a_program_reads_the_error_that_a_person_reads(here, capsys, words):
     assert main(words) == 2

@@ -41,9 +41,11 @@ PLAN_JSON = run_files.plan(attempt=2, head=HEAD)
 PLAN = records.decode(AttemptPlan, PLAN_JSON, "here")
 # A torchrun of two ranks: each prints when it is ready, and the signal that it received.
 RANK = """
-import signal, sys, time
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, lambda got, _: (print(f"received {got}", flush=True), sys.exit(0)))
+import os, signal, time
+def stop(got, _):
+    signal.signal(got, signal.SIG_IGN)  # the agent repeats it, perhaps while this process ends
+    os._exit(print(f"received {got}", flush=True) or 0)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, stop)
 print("ready", flush=True)
 time.sleep(1000)
 """
