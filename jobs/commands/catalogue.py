@@ -70,10 +70,7 @@ def chosen(words: list[str]) -> tuple[str, bool]:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Return the parsed command line with overrides anywhere; argparse takes them in one place.
-
-    Raises: UserError.
-    """
+    """Return the parsed command line, in which overrides stand anywhere. Raises: UserError."""
     name, _ = chosen(words)
     prog = "python -m jobs" if installation.IS_BY_MAKE else "kit"
     parser = _Parser(prog=prog, description="Run PyTorch training on Slurm.", allow_abbrev=False)
