@@ -80,7 +80,10 @@ def allocation(environ: Mapping[str, str], time_limit: str, requested: Slurm) ->
     if not (requested.is_range and requested.fewest_nodes <= nodes <= requested.job_nodes):
         overrides = [f"slurm.nodes={nodes - spare}", f"slurm.spare_nodes={spare}"]
     overrides.append(f"slurm.cpus_per_task={_cpus_per_task(environ, num_gpus)}")
-    overrides += _gpus(environ, num_gpus, requested)
+    if num_gpus != requested.num_gpus:  # with the type that the config or sbatch's line names
+        typed = environ.get("SLURM_GPUS_PER_NODE", "")
+        given = typed if gpus.in_number(typed) == num_gpus else num_gpus
+        overrides.append(f"slurm.gpus_per_node={given}")
     names = {
         "partition": "SLURM_JOB_PARTITION",
         "account": "SLURM_JOB_ACCOUNT",
@@ -110,15 +113,6 @@ def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
         return int(of_gpu) * num_gpus
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
     return int(on_node) if on_node.isdecimal() else 1
-
-
-def _gpus(environ: Mapping[str, str], num_gpus: int, requested: Slurm) -> list[str]:
-    """Return the GPUs of a node, with the type that the config or sbatch's line names."""
-    if num_gpus == requested.num_gpus:
-        return []
-    typed = environ.get("SLURM_GPUS_PER_NODE", "")
-    given = typed if gpus.in_number(typed) == num_gpus else str(num_gpus)
-    return [f"slurm.gpus_per_node={given}"]
 
 
 def differences(requested: Slurm, granted: Slurm) -> list[str]:

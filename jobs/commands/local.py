@@ -209,26 +209,21 @@ def watch(
         is_kill = (is_stopping and "SIGINT" in came) or time.monotonic() > kill_at
         if stops.names and not is_stopping:
             is_stopping = True
-            signal_agents(agents, signal.SIGTERM)
+            for agent in agents:
+                agent.send_signal(signal.SIGTERM)  # not of one that has ended
             print_line(local_lines.format_stop(launch))
             if stop_signal(launch) is None and "SIGINT" not in stops.names:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.
                 kill_at = time.monotonic() + KILL_WAIT_S
         elif is_kill or any(codes):
             # As by srun --kill-on-bad-exit: the other agents would wait for the failed one.
-            signal_agents(agents, signal.SIGKILL)
+            for agent in agents:
+                agent.kill()
             if is_kill:
                 print_line("killing")
                 kill_at = math.inf
         elif not stops.names:
             lines.show()
-
-
-def signal_agents(agents: list[subprocess.Popen[bytes]], number: int) -> None:
-    """Send a signal to each agent that still runs."""
-    for agent in agents:
-        if agent.poll() is None:
-            agent.send_signal(number)
 
 
 @contextmanager

@@ -78,19 +78,15 @@ def format_continues(run_dir: RunDir) -> str:
 def format_end(run_dir: RunDir, of_run: Sequence[AttemptRecord]) -> str:
     """Return `held-out accuracy 98.89% after 220 steps in 31 s`: the time of all attempts."""
     result = records.read(Result, run_dir.result)
-    how = (result and format_held_out(result)) or "completed"
+    last = ((result and result.metrics) or {}).items()
+    metrics = {name: value for name, value in last if name.startswith("eval_")}
+    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
+    how = format_metrics(without_loss or metrics) or "completed"
     after = (
         f" after {quantity(result.global_step, 'step')}" if result and result.global_step else ""
     )
     seconds = sum(each.times.stop - each.times.start for each in of_run if each.times.start)
     return f"{how}{after} in {format_duration(seconds, 2)}"
-
-
-def format_held_out(result: Result) -> str:
-    """Return `held-out accuracy 98.89%`: the last evaluation's metric, or the loss; "" without."""
-    metrics = {k: v for k, v in (result.metrics or {}).items() if k.startswith("eval_")}
-    without_loss = {name: value for name, value in metrics.items() if name != "eval_loss"}
-    return format_metrics(without_loss or metrics)
 
 
 def format_stopped(run_dir: RunDir) -> str:

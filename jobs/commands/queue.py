@@ -23,7 +23,7 @@ from ..slurm.cluster import expand_hostlist, record_settings
 from ..slurm.sbatch import sbatch_argv
 from .submit_claim import block_signals
 
-_LOCAL = f"{installation.option('--cluster local')} trains on this machine"
+LOCAL = f"{installation.option('--cluster local')} trains on this machine"
 
 
 def queue(spec: Spec, run_dir: RunDir, before: Submission) -> str:
@@ -56,7 +56,10 @@ def call_sbatch(argv: Sequence[str], folder: Path, record: Callable[[str], None]
         try:
             job_id = executor.submit(argv, environ, folder)
         except executor.SubmissionError as error:
-            raise refusal(error) from error
+            if error.may_be_queued:
+                raise
+            hints = filter(None, (refusals.hint(error.message), LOCAL))
+            raise FailedError(str(error), *hints) from error
         try:
             record(job_id)
         except OSError as error:
@@ -71,13 +74,6 @@ def record_job(run_dir: RunDir, submission: Submission, cluster: str | None, job
     lookup.remember(run_dir, job_id)
     with BestEffort("submit")():
         Timeline(run_dir, "submit").event("submit", job_id=job_id)
-
-
-def refusal(error: executor.SubmissionError) -> FailedError:
-    """Return the error of a submission, with the key that may be its cause, and a way out."""
-    if error.may_be_queued:
-        return error
-    return FailedError(str(error), *filter(None, (refusals.hint(error.message), _LOCAL)))
 
 
 def test_only(spec: Spec, run_dir: RunDir, script: Path | None = None) -> tuple[bool | None, str]:

@@ -21,7 +21,7 @@ from ..contract.spec import OF_TRAINER, Spec
 from ..runs.freeze import freeze_all, planned_run_dir
 from ..slurm.cluster import is_installed, unloaded_reason
 from . import arguments
-from .queue import queue, test_only
+from .queue import LOCAL, queue, test_only
 from .submit_claim import hold_claim
 
 Claim = Callable[[RunDir], contextlib.AbstractContextManager[None]]
@@ -78,8 +78,7 @@ def choose_cluster(requested: str) -> str:
         raise UserError("--cluster slurm: no sbatch on PATH\n  hint: load Slurm (module load)")
     if reason := unloaded_reason():
         what = f"no sbatch on PATH, but this looks like a cluster: {reason}"
-        here = f"{installation.option('--cluster local')} trains on this machine"
-        raise UserError(what, f"load Slurm (module load slurm); or {here}")
+        raise UserError(what, f"load Slurm (module load slurm); or {LOCAL}")
     return "local"
 
 

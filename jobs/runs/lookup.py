@@ -75,7 +75,8 @@ def all_runs() -> list[RunDir]:
     A run that lies in another root has a link here. Its real directory is returned: the batch
     script refuses a link, which may lead elsewhere at a requeue.
     """
-    runs = {RunDir(_real(path)) for path in children() if _is_run(path)}
+    specs = (path / "spec.json" for path in children())
+    runs = {RunDir(_real(x.parent)) for x in specs if os.path.isfile(x) or files.is_file(x)}
     return sorted(runs, key=lambda run_dir: run_dir.run_id, reverse=True)
 
 
@@ -100,11 +101,6 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _is_run(path: Path) -> bool:
-    spec = path / "spec.json"
-    return os.path.isfile(spec) or files.is_file(spec)
-
-
 def find(text: str | None) -> RunDir:
     """Return the real directory of a run, by run directory, run id, job id or name.
 
@@ -123,7 +119,7 @@ def find(text: str | None) -> RunDir:
             hint = f"begin with {installation.FIRST_SUBMIT}"
             raise NoSuchRunError(f"no runs in {runs_root()} yet\n  hint: {hint}")
         return newest_begun(runs)
-    if is_run_dir(path := _as_path(text)):
+    if is_run_dir(path := Path(os.path.expanduser(text))):
         return RunDir(path.resolve())
     by_id = [run_dir for run_dir in runs if run_dir.run_id == text]
     is_job_id = text.replace("_", "").isdigit()  # `12`, or `12_3` in an array
@@ -153,11 +149,7 @@ def find_all(text: str | None) -> list[RunDir]:
     if text is None:
         return runs
     named = [run_dir for run_dir in runs if run_dir.path.parent.name == text]
-    return named if named and not is_run_dir(_as_path(text)) else [find(text)]
-
-
-def _as_path(text: str) -> Path:
-    return Path(os.path.expanduser(text))
+    return named if named and not is_run_dir(Path(os.path.expanduser(text))) else [find(text)]
 
 
 def newest_begun(runs: list[RunDir]) -> RunDir:
