@@ -25,20 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     After a Ctrl-C 130; 0 if make called it, which ends by its own SIGINT, and would print an error.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    code = run(words)
+    escape_output()
+    with contextlib.ExitStack() as reading:
+        code = run(words, reading)
     is_by_make = code == EXIT_INTERRUPTED and words[:1] == ["make"]
     return 0 if is_by_make and signal.SIGINT in stop_signals.taken else code
 
 
-def run(words: list[str]) -> int:
-    """Run one command; returns its exit code. words: of the command line."""
-    escape_output()
-    with contextlib.ExitStack() as reading:
-        return _run(words, reading)
-
-
-def _run(words: list[str], reading: contextlib.ExitStack) -> int:
-    """Do what `run` does; reading: while a program reads the answer."""
+def run(words: list[str], reading: contextlib.ExitStack) -> int:
+    """Run one command; returns its exit code. reading: while a program reads the answer."""
     name = ""
     try:
         if words[:1] == ["make"]:  # kit.mk

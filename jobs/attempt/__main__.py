@@ -27,7 +27,18 @@ from . import attempts
 
 def main(argv: list[str] | None = None) -> int:
     """Execute one of the commands; returns the exit code."""
-    args = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running, opening, closing = map(commands.add_parser, ("run", "open", "close"))
+    for command in (running, opening, closing):
+        command.add_argument("run_dir", type=Path)
+    for command in (opening, closing):
+        command.add_argument("pid", type=int)
+    closing.add_argument("attempt", type=int)
+    running.add_argument("nodes", nargs="+")
+    running.add_argument("--head-address", default="")
+    running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
+    args = parser.parse_args(argv)
     run_dir = RunDir(args.run_dir)
     if args.command == "run":
         return _run(run_dir, args)
@@ -54,21 +65,6 @@ def _run(run_dir: RunDir, args: argparse.Namespace) -> int:
     run_step = partial(attempts.run_srun, run_dir, args.srun, stops)
     job = attempts.Allocation(args.nodes, run_step, args.head_address)
     return attempts.run(run_dir, me, job, stops)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jobs.attempt", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    running, opening, closing = map(commands.add_parser, ("run", "open", "close"))
-    for command in (running, opening, closing):
-        command.add_argument("run_dir", type=Path)
-    for command in (opening, closing):
-        command.add_argument("pid", type=int)
-    closing.add_argument("attempt", type=int)
-    running.add_argument("nodes", nargs="+")
-    running.add_argument("--head-address", default="")
-    running.add_argument("--srun", nargs=argparse.REMAINDER, help="srun's command line")
-    return parser
 
 
 if __name__ == "__main__":

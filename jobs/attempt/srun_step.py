@@ -77,7 +77,7 @@ def watch(
         has_sigterm = "SIGTERM" in stops.wait(POLL_S) or has_sigterm
         now = time.monotonic()
         with contextlib.suppress(OSError, records.RecordError):  # the next turn tries again
-            to_agents.pass_on(stops.first)
+            to_agents.pass_on(stops.names)
             if has_sigterm and now > next_ask:
                 # Many signals at once cause one call of Slurm.
                 next_ask, has_sigterm = now + ASK_INTERVAL_S, False
@@ -130,13 +130,13 @@ class _PassOn:
         self._is_passed_on = False
         self._next_try: float | None = None
 
-    def pass_on(self, name: str) -> None:
+    def pass_on(self, names: Sequence[str]) -> None:
         """Send the first signal to the agents, unless they got one themselves; repeat a failure.
 
         A job that ends, or that Slurm has started again, is asked for nothing: its steps may be
         those of the new start.
         """
-        if not name or self._is_passed_on:
+        if not names or self._is_passed_on:
             return
         now = time.monotonic()
         if self._next_try is None:  # agents that got the signal, too, record it meanwhile
@@ -153,10 +153,9 @@ class _PassOn:
             job = show_job(self._job_id)
             is_ours = job is not None and job.restarts == restart_count()
             if job is not None and is_ours and job.state == "RUNNING":
-                print_line(
-                    f"attempt {self._attempt}: the agents get {name} of the batch script, too"
-                )
-                self._is_passed_on = signal_steps(self._job_id, name)
+                what = f"the agents get {names[0]} of the batch script, too"
+                print_line(f"attempt {self._attempt}: {what}")
+                self._is_passed_on = signal_steps(self._job_id, names[0])
 
 
 def _why_to_end(run_dir: RunDir, plan: AttemptPlan) -> str:

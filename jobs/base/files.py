@@ -220,8 +220,9 @@ def one_look() -> Iterator[None]:
 
 def _with_retry(call: Callable[[Path], Value], path: Path) -> Value:
     """Return `call(path)`; after an error that an old view may have caused, ask and call again."""
-    if _listed and any(_is_left_out(each) for each in (path, path.parent)):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    for each in (path, path.parent):  # that this block has listed the folder of, without the name
+        if each.name not in (_listed or {}).get(str(each.parent), (each.name,)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         return call(path)
     except OSError as error:
@@ -230,12 +231,6 @@ def _with_retry(call: Callable[[Path], Value], path: Path) -> Value:
             raise
     ask_again(path)
     return call(path)
-
-
-def _is_left_out(path: Path) -> bool:
-    """Return whether this block has listed the folder of a name, and the name is not in it."""
-    names = (_listed or {}).get(str(path.parent))
-    return names is not None and path.name not in names
 
 
 @contextlib.contextmanager

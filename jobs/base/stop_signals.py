@@ -79,11 +79,6 @@ class StopSignals:
         self._awaited = awaited
         self.names: list[str] = []  # since the last `take`
 
-    @property
-    def first(self) -> str:
-        """The first stop signal since the last `take`; "" without one."""
-        return next(iter(self.names), "")
-
     def wait(self, seconds: float) -> list[str]:
         """Wait for a signal; returns the names of the stop signals that came."""
         came = arrived(self._awaited, seconds)

@@ -131,11 +131,6 @@ def _plain_name(annotation: Any) -> str:
     return container if item is Any else f"{container} of {_PLURALS.get(item) or type_name(item)}"
 
 
-def is_text_item(path: KeyPath) -> bool:
-    """Return whether this is an item of a list or mapping of text: there `1` may stand for "1"."""
-    return len(path) > 1 and path not in keys() and type_at(path) in (str, Scalar)
-
-
 def is_text(path: KeyPath, is_override: bool) -> bool:
     """Return whether a number stands for its text: on the command line, where shells drop quotes.
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract.problems import CONTROL, KeyPath, Place, Problem
+from ..contract.spec import Scalar
 from . import yaml_reader
-from .keys import as_whole, is_text, is_text_item, type_at
+from .keys import as_whole, is_text, keys, type_at
 from .yaml_reader import Document, YamlNode
 
 _QUOTE = "quote the value for YAML as well: KEY='\"VALUE\"'"
@@ -67,7 +68,7 @@ def typed(
         return value
     if is_text(path, is_override) and not isinstance(value, bool):
         return written
-    if not is_text_item(path):
+    if len(path) < 2 or path in keys() or type_at(path) not in (str, Scalar):
         return as_whole(value, type_at(path))
     is_sbatch_arg = path[:2] == ("slurm", "sbatch_args")
     keeps_meaning = isinstance(value, bool) or str(value) == written

@@ -9,7 +9,6 @@ from ..contract.spec import Spec
 from ..slurm import duration
 from .keys import keys, sections
 
-INIT_FROM: KeyPath = ("train", "init_from")
 # Paths: ~ and variables are expanded where the user submits.
 EXPANDED = ("runs_root", "launch.python", "launch.script", "launch.inputs", "train.init_from")
 
@@ -49,20 +48,16 @@ def expand(value: Any, problems: list[Problem], path: KeyPath = ()) -> Any:
         return value
     try:
         full = expand_path(value)
-        return _absolute(full) if path == INIT_FROM else full
+        if dotted(path) == "train.init_from" and full and not os.path.isabs(full):
+            full = os.path.abspath(full)
+            if not os.path.exists(full):
+                raise ValueError(f"{full} does not exist")
+            full = os.path.realpath(full)
+        return full
     except ValueError as error:
         hint = "write the path out; a relative one begins where you submit"
         problems.append(Problem(path, str(error), hint))
         return value
-
-
-def _absolute(path: str) -> str:
-    if not path or os.path.isabs(path):
-        return path
-    full = os.path.abspath(path)
-    if not os.path.exists(full):
-        raise ValueError(f"{full} does not exist")
-    return os.path.realpath(full)
 
 
 def canonical(spec: Spec) -> Spec:

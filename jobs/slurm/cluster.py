@@ -3,6 +3,7 @@
 If it does not answer, its defaults count. Standard library only.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -145,14 +146,8 @@ def is_answering(node: str, port: int, is_refusal_enough: bool = False) -> bool:
     except ConnectionRefusedError:
         # slurmd listens on IPv4 only (measured: 22.05), unless the site has set EnableIPv6. Source:
         # slurm.conf(5), CommunicationParameters.
-        return is_refusal_enough or not _has_ipv4(node)
+        with contextlib.suppress(socket.gaierror):  # without an address of IPv4
+            return is_refusal_enough or not socket.getaddrinfo(node, None, socket.AF_INET)
+        return True
     except OSError:
-        return False
-
-
-def _has_ipv4(node: str) -> bool:
-    """Return whether this name or address has an IPv4 address."""
-    try:
-        return bool(socket.getaddrinfo(node, None, socket.AF_INET))
-    except socket.gaierror:
         return False
