@@ -37,18 +37,10 @@ FAIL = """
 """
 
 
-def run_script(text, *arguments, **options):
-    """The finished process of a script, which must end within seconds."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)],
-        cwd=REPOSITORY,
-        timeout=100,
-        **{"capture_output": True, "text": True, **options},
-    )
-
-
-def fail_with(raising, path, **options):
-    return run_script(FAIL.format(raising=raising), path, **options)
+def fail_with(raising, path):
+    """The finished process of a rank that fails, which must end within seconds."""
+    argv = [sys.executable, "-c", textwrap.dedent(FAIL.format(raising=raising)), path]
+    return subprocess.run(argv, cwd=REPOSITORY, timeout=100, capture_output=True, text=True)
 
 
 HELD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT)

@@ -65,22 +65,10 @@ class Job:
         path.with_suffix(".new").write_text(str(code))
         path.with_suffix(".new").rename(path)
 
-    @property
-    def is_python(self):
-        """Whether the script has become the process of `attempt run`."""
-        return "-m slurm_job_kit.jobs.attempt run" in command_line(self.shell.pid)
-
     def wait(self):
         """The exit code and the log of the job."""
         code = self.shell.wait(100)
         return code, self.run.job_log.read_text()
-
-
-def command_line(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
 
 
 @pytest.fixture
@@ -111,10 +99,6 @@ def begin(tmp_path, fake_slurm, monkeypatch):
         job.shell.kill()
         job.shell.wait()
     slurmd.close()
-
-
-def decisions(run):
-    return [(record.cause, record.decision) for record in read_attempts(run)]
 
 
 def test_srun_gets_the_options_of_the_script_and_a_clean_environment(begin, monkeypatch):
@@ -153,7 +137,8 @@ def test_an_attempt_whose_srun_cannot_be_started_is_closed(begin):
 def test_a_stop_signal_of_the_batch_process_is_the_attempts(begin, fake_slurm, name):
     job = begin()
     # While Python starts, which a signal would end, or which would lose it.
-    wait_for(lambda: job.is_python, "no Python")
+    words = Path(f"/proc/{job.shell.pid}/cmdline")
+    wait_for(lambda: "slurm_job_kit.jobs.attempt\0run" in words.read_text(), "no Python")
     os.kill(job.shell.pid, signal.Signals[f"SIG{name}"])
     job.srun(1)
     job.end(1, 1)
@@ -175,4 +160,5 @@ def test_stop_signals_as_the_attempts_end_keep_the_exit_code(begin):
         time.sleep(0.001)
     code, log = job.wait()
     assert code == 0, log
-    assert decisions(job.run) == [("completed", "done")]
+    (record,) = read_attempts(job.run)
+    assert (record.cause, record.decision) == ("completed", "done")

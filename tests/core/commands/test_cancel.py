@@ -80,15 +80,10 @@ def test_cancel_of_what_does_not_run_is_a_users_error(slurm, here, capsys):
     assert slurm.cancelled == []
 
 
-def refuse_start(run, me):
-    """Refuse the start of a job as `attempt.open` does."""
-    refuse(run, fact_reader.read(run, 1), me)
-
-
 def test_cancel_that_slurm_refuses_leaves_the_run_as_it_was(slurm, submitted):
     slurm.answer("scancel", error="no contact\n", status=1)
     assert main(["cancel", "tiny"]) == 1
-    refuse_start(submitted, run_lock.this_process("4711"))
+    refuse(submitted, fact_reader.read(submitted, 1), run_lock.this_process("4711"))
 
 
 def test_cancel_ends_the_job_where_nothing_can_be_recorded(slurm, submitted, capfd, monkeypatch):

@@ -20,12 +20,6 @@ NUM_RUNS = 4
 LOOK = pytest.mark.plugin("look")
 
 
-def begin(run):
-    """Open the first attempt, whose rank 0 has a log."""
-    run_files.opened(run)
-    run.attempt(1).rank_log(0).write_text("step 1\n")
-
-
 def imported_by(*words):
     """The modules that Python imports for a command line."""
     command = [sys.executable, "-X", "importtime", *words]
@@ -47,7 +41,7 @@ def imported_by(*words):
 )
 def test_a_command_imports_only_what_it_needs(slurm, words, unneeded, most):
     assert main(["submit", "tiny.yaml", "--no-check"]) == 0
-    begin(lookup.find("tiny"))
+    run_files.opened(lookup.find("tiny")).rank_log(0).write_text("step 1\n")
     # A distribution's Python imports modules of its own at each start.
     imported = imported_by("-m", "slurm_job_kit.jobs", *words) - imported_by("-c", "pass")
     assert "slurm_job_kit.jobs.base.installation" in imported

@@ -14,23 +14,16 @@ CONFIG = "ClusterName             = one\nPreemptType             = preempt/qos\n
 GONE = "slurm_load_jobs error: Invalid job id specified\n"
 
 
-@pytest.fixture
-def show_nothing(slurm):
-    """Let a Slurm of the cluster `one` answer about each job as about one that it does not have."""
-    slurm.answer("scontrol", error=GONE, status=1)
-    slurm.answer("scontrol", CONFIG, when="show config")
-    slurm.answer("squeue")
-    slurm.answer("sacct")
-    slurm.answer("sacctmgr", "None\n")
-
-
 @pytest.mark.parametrize(
     ("uid", "cluster", "is_alive"),
     [(OTHER, "one", None), (os.getuid(), "two", None), (os.getuid(), "one", False)],
 )
 def test_a_job_that_slurm_does_not_show_may_live_if_it_is_of_another_user_or_cluster(
-    show_nothing, uid, cluster, is_alive
+    slurm, uid, cluster, is_alive
 ):
+    slurm.answer("scontrol", error=GONE, status=1)
+    slurm.answer("scontrol", CONFIG, when="show config")
+    slurm.answer("sacct")
     assert job_list.life_of(RecordedJob("7", uid, cluster)).is_alive is is_alive
 
 

@@ -27,14 +27,6 @@ def make(root, name, run_id):
     return run
 
 
-def make_elsewhere(root, name, run_id):
-    """A run whose runs_root is not the default one, with its link there."""
-    run = make(root.parent / "scratch", name, run_id)
-    (root / name).mkdir(parents=True, exist_ok=True)
-    relink(root / name / run_id, str(run.path))
-    return run
-
-
 @pytest.fixture
 def three(root):
     return [make(root, name, f"2026010{i}") for i, name in enumerate(("a", "b", "a"), 1)]
@@ -66,7 +58,9 @@ def test_a_home_directory_that_the_shell_did_not_expand_is_found(root, three, mo
 
 @pytest.mark.parametrize("text", ["far", "20260109", None, "7", "runs/far/20260109"])
 def test_each_name_of_a_run_elsewhere_is_its_real_directory(root, three, text):
-    run = make_elsewhere(root, "far", "20260109")
+    run = make(root.parent / "scratch", "far", "20260109")
+    (root / "far").mkdir()
+    relink(root / "far/20260109", str(run.path))
     lookup.remember(run, "7")  # as submit does
     run_dir = find(text)
     assert run_dir == run

@@ -77,9 +77,3 @@ def test_a_kill_in_the_middle_leaves_what_the_next_command_completes(run, monkey
             assert run.revision.exists()
     revision.complete(run)
     changed_as_a_whole(run)
-
-
-def test_without_a_left_change_nothing_is_done(run):
-    before = shown(run)
-    revision.complete(run)
-    assert shown(run) == before
