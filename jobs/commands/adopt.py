@@ -58,8 +58,10 @@ def adopt(config: Path, overrides: Sequence[str]) -> RunDir:
     limit = field_of(job.text, r"RunTime=\S+ TimeLimit=(\S+)") if job else ""
     granted = allocation(os.environ, limit, requested)
     loaded = load(config, [*overrides, *granted])
-    for line in differences(requested, loaded.spec.slurm):
-        print_line(f"warning: {line}")
+    for key, value in asdict(requested).items():
+        has = getattr(loaded.spec.slurm, key)
+        if value is not None and value != has:
+            print_line(f"warning: slurm.{key}: the config has {value!r}, the allocation {has!r}")
     of_job = Submission(None, job_id, os.getuid(), os.environ.get("SLURM_CLUSTER_NAME"))
     with freeze(loaded) as run_dir:
         records.write(run_dir.submission, of_job)
@@ -113,13 +115,3 @@ def _cpus_per_task(environ: Mapping[str, str], num_gpus: int) -> int:
         return int(of_gpu) * num_gpus
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
     return int(on_node) if on_node.isdecimal() else 1
-
-
-def differences(requested: Slurm, granted: Slurm) -> list[str]:
-    """Return one line for each key in which the allocation differs from the config."""
-    has = asdict(granted)
-    return [
-        f"slurm.{key}: the config has {value!r}, the allocation {has[key]!r}"
-        for key, value in asdict(requested).items()
-        if value is not None and value != has[key]
-    ]

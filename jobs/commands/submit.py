@@ -52,17 +52,10 @@ def run(loaded: LoadedSpec, args: argparse.Namespace, claim: Claim = hold_claim)
         if args.words is not None:
             print(f"# spec, to keep as a file\n{loaded.text}")
         return dry_run(loaded, args.cluster, args.full)
-    run_dir = planned_run_dir(loaded.spec)
-    job_id = submit(loaded, run_dir, choose_cluster(args.cluster), claim, not args.no_check)
+    run_dir, cluster = planned_run_dir(loaded.spec), choose_cluster(args.cluster)
+    with new_runs({run_dir: loaded}, cluster, claim(run_dir), not args.no_check):
+        job_id = queue(loaded.spec, run_dir, Submission()) if cluster == "slurm" else None
     return show_job_or_train(run_dir, job_id)
-
-
-def submit(
-    loaded: LoadedSpec, run_dir: RunDir, cluster: str, claim: Claim, is_checked: bool
-) -> str | None:
-    """Make a run, and queue it on Slurm; returns the id of its job, or None."""
-    with new_runs({run_dir: loaded}, cluster, claim(run_dir), is_checked):
-        return queue(loaded.spec, run_dir, Submission()) if cluster == "slurm" else None
 
 
 def choose_cluster(requested: str) -> str:
