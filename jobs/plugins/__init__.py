@@ -82,7 +82,7 @@ PLUGINS: dict[str, Plugin] = {
     "trackers": Plugin(hooks=("problems", "end"), trainer_hooks=("callbacks",)),
     "profiler": Plugin(hooks=("problems",), trainer_hooks=("callbacks",)),
     "environment": Plugin(hooks=("prepare_code", "launch_command", "problems")),
-    "gpus": Plugin(hooks=("launch_command", "problems")),
+    "gpus": Plugin(hooks=("launch_command", "problems"), trainer_hooks=("callbacks",)),
     "fast_start": Plugin(hooks=("launch_command",)),
     "compile_cache": Plugin(trainer_hooks=("callbacks",)),
     "nodes": Plugin(hooks=("problems", "exclude", "choose_nodes", "evidence", "decide")),

@@ -38,7 +38,7 @@ PLAN = records.decode(AttemptPlan, run_files.plan(), "here")
         SlurmSite(30, cluster="c"),
         SpecChange(1.0, {"train.lr": (0.1, None)}, "x"),
         records.decode(Claim, run_files.claim(), "here"),
-        training.Progress(3, total=9, loss=0.5, time_left="1 s"),
+        training.Progress(3, total=9, loss=0.5, speed={"mfu": 0.5}),
     ],
     ids=lambda record: type(record).__name__,
 )

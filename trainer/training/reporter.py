@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,6 +47,8 @@ class Reporter:
         self._last_line = time.monotonic()
         self.restart_clock(step)
         self._epoch_began, self._epoch_first = time.monotonic(), step
+        # What a plugin measures at a log line, by name, beside these samples/s.
+        self.more: Callable[[float], dict[str, float]] = lambda samples_per_s: {}
 
     def restart_clock(self, step: int) -> None:
         """Exclude the time until now, of an evaluation or a save, from the measured speed."""
@@ -72,13 +75,13 @@ class Reporter:
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             peak_bytes = torch.cuda.max_memory_allocated()
-        speed = f"{samples_per_s:.0f} samples/s  {time_left} left"
+        speed = {"samples_per_s": round(samples_per_s, 1), **self.more(samples_per_s)}
+        pace = f"{format_metrics(speed)}  {time_left} left"
         use = f"data {data_wait:.0%}  mem {peak_bytes / 2**30:.1f} GiB"
-        log(f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  {speed}  {use}")
-        fields = {"samples_per_s": round(samples_per_s, 1), "eta_s": round(eta_s)}
-        fields |= {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
-        self.progress.update(lr=lr, time_left=time_left, **fields)
-        shown = {"samples_per_s": samples_per_s, "data_wait": data_wait}
+        log(f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  {pace}  {use}")
+        fields = {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
+        self.progress.update(lr=lr, speed=speed, eta_s=round(eta_s), **fields)
+        shown = {**speed, "data_wait": data_wait}
         for each in self._context.watchers:
             each.reported(step, {**means, "lr": lr, **shown})
 

@@ -73,9 +73,9 @@ class Progress:
     epoch: int | None = None  # finished epochs
     epochs: int | None = None
     loss: float | None = None
-    samples_per_s: float | None = None
+    # At the last log line: samples_per_s, tokens_per_s, mfu, gpu_use, gpu_gib, as far as known.
+    speed: Mapping[str, float] | None = None
     eta_s: float | None = None
-    time_left: str | None = None  # eta_s for people
     lr: float | None = None
     # Of the last evaluation, or a user script's own.
     metrics: Mapping[str, float | None] | None = field(default=None, metadata=OMIT_NONE)

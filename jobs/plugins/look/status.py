@@ -116,6 +116,7 @@ class Seen:
             "total_steps": now and now.total,
             "epoch": now and now.epoch,
             "eta_s": left_s,
+            "speed": now and now.speed,
             "progress": now and format_progress(replace(now, eta_s=left_s), None, 0.0),
             "reason": words.reason(run),
             "metrics": self.metrics() or None,

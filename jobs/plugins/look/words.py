@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.console import format_duration, number_ranges, quantity
+from ...base.console import format_duration, format_metrics, number_ranges, quantity
 from ...base.log_text import first_line
 from ...contract import records
 from ...contract.checkpoint.names import checkpoint_step
@@ -131,10 +131,9 @@ def format_position(progress: Progress) -> str:
 
 
 def format_pace(progress: Progress) -> str:
-    """Return `921 samples/s 8 s left`; empty where neither is known."""
-    speed, left = progress.samples_per_s, progress.time_left
-    parts = [] if speed is None else [f"{speed:.0f} samples/s"]
-    return "  ".join(parts if left is None else [*parts, f"{left} left"])
+    """Return `921 samples/s  8 s left`; empty where neither is known."""
+    left = "" if progress.eta_s is None else f"{format_duration(progress.eta_s, 2)} left"
+    return "  ".join(filter(None, [format_metrics(progress.speed or {}), left]))
 
 
 @dataclass(frozen=True)

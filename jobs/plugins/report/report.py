@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ... import hooks
 from ...base import answer, files, packages
-from ...base.console import display_path, format_duration, print_line, quantity
+from ...base.console import display_path, format_duration, format_metrics, print_line, quantity
 from ...base.errors import FailedError, UserError
 from ...commands import arguments, table
 from ...contract.rundir import RunDir
@@ -105,6 +105,8 @@ def heading(times: RunTimes) -> str:
         parts.append(f"{times.node_hours() * num_gpus:.3g} GPU hours")
     if times.goodput is not None:
         parts.append(f"goodput {times.goodput:.1%}")
+    if times.speed:
+        parts.append(format_metrics(times.speed).replace("  ", ", "))
     return ", ".join(parts)
 
 

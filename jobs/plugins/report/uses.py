@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -91,6 +91,12 @@ class RunTimes:
         """The share of the node hours in which steps were done that count; None without nodes."""
         return self.node_hours(Use.TRAINING) / self.node_hours() if self.node_hours() else None
 
+    @property
+    def speed(self) -> Mapping[str, float] | None:
+        """That of rank 0's newest log line."""
+        now = self.run.files.progress
+        return now.speed if now else None
+
     def as_json(self) -> dict[str, Any]:
         """Return the run as `report --json` prints it; times in seconds."""
         goodput = self.goodput
@@ -106,6 +112,7 @@ class RunTimes:
             "node_hours": round(self.node_hours(), 4),
             "gpu_hours": round(self.node_hours() * self.run.files.spec.slurm.num_gpus, 4),
             "goodput": None if goodput is None else round(goodput, 4),
+            "speed": self.speed,
             "steps_redone": self.steps_redone,
             "attempts": [each.as_json() for each in self.attempts],
         }

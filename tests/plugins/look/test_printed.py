@@ -26,8 +26,8 @@ def runs(here, capsys):
     make_run(here, "1", "new")
     done = make_run(here, "2", "done")
     values = {"eval_accuracy": 0.5, "eval_bleu": 3.0, "loss": 0.123456}
-    now = {"step": 50, "total": 50, "epoch": 2, "epochs": 2, "samples_per_s": 93.0}
-    write_json(done.progress, now | {"time_left": "1 s", "metrics": values})
+    now = {"step": 50, "total": 50, "epoch": 2, "epochs": 2, "speed": {"samples_per_s": 93.0}}
+    write_json(done.progress, now | {"eta_s": 1, "metrics": values})
     write_json(done.result, {"status": "completed", "global_step": 50, "metrics": values})
     done.tensorboard.mkdir()
     held = Story(make_run(here, "3"), capsys)

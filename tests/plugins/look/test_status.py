@@ -27,12 +27,13 @@ def test_a_run_that_ended_has_no_speed_and_no_time_left(here, capsys, result):
         run_lock.claim(run, run_lock.this_process(None), 1)
     elif result != "killed":
         write_json(run.result, {"status": result, "reason": "stopped on request"})
-    values = {"step": 42, "total": 50, "samples_per_s": 93.0, "time_left": "1 s"}
-    write_json(run.progress, values)
+    speed = {"samples_per_s": 93.0, "tokens_per_s": 2.4e6, "mfu": 0.413}
+    write_json(run.progress, {"step": 42, "total": 50, "speed": speed, "eta_s": 1})
     assert main(["status"]) == 0
     shown = capsys.readouterr().out
     assert "step 42/50" in shown
-    assert ("step 42/50  93 samples/s  1 s left" in shown) == (result == "running")
+    pace = "step 42/50  93 samples/s  2400000 tokens/s  mfu 41.30%  1 s left"
+    assert (pace in shown) == (result == "running")
     assert ("held: stopped on request" in shown) == (result == "held")
 
 
