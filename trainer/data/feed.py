@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -93,18 +92,26 @@ class IndexedBatches(TrainBatches):
         """Yield each micro batch of a global step; the workers begin again for another step."""
         if self._read is None or step != self._next_step:
             self.close()
-            steps = range(step, self.length.total_steps)
-            schedule = BatchSchedule(self.batches, self._rank, steps, self.reader.index_device)
-            self._read = self.reader.read(schedule)
+            self._read = self.reader.read(self._schedule(step))
         self._next_step = step + 1
         for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
             yield self.to_device(batch, (self._seed, step))
 
+    def _schedule(self, first_step: int) -> Iterator[BatchIndices]:
+        """Yield the sample indices of this rank's micro batches from a step on."""
+        epoch, order = -1, torch.empty(0)
+        for step in range(first_step, self.length.total_steps):
+            if step // self.batches.steps_per_epoch != epoch:
+                epoch = step // self.batches.steps_per_epoch
+                order = on_device(self.batches.order(epoch), self.reader.index_device)
+            for indices in self.batches.micro_batches(order, step, self._rank):
+                yield BatchIndices(step, indices)
+
     def example(self) -> Batch:
         """Return a batch of copies of the first sample, transformed as in evaluation."""
         with user_code("train.dataset", self._dataset):
-            raw = self.reader.first(self.sizes.micro_batch_size)
+            raw = self.reader.at([0] * self.sizes.micro_batch_size)
         self.to_device(raw, (self._seed, 0))
         return self.to_device(raw, None)
 
@@ -141,30 +148,11 @@ class HeldOut:
     def example(self) -> Batch:
         """Return a batch of the first sample of all."""
         with user_code("train.dataset", self._dataset):
-            raw = self.reader.first(1)
+            raw = self.reader.at([0])
         return self.to_device(raw, None)
 
     def close(self) -> None:
         self.reader.close()
-
-
-@dataclass(frozen=True)
-class BatchSchedule:
-    """The sample indices of one rank's micro batches in `steps`, computed when iterated over."""
-
-    batches: Batches
-    rank: int
-    steps: range
-    index_device: torch.device
-
-    def __iter__(self) -> Iterator[BatchIndices]:
-        epoch, order = -1, torch.empty(0)
-        for step in self.steps:
-            if step // self.batches.steps_per_epoch != epoch:
-                epoch = step // self.batches.steps_per_epoch
-                order = on_device(self.batches.order(epoch), self.index_device)
-            for indices in self.batches.micro_batches(order, step, self.rank):
-                yield BatchIndices(step, indices)
 
 
 class BatchReader(Protocol):
@@ -175,11 +163,8 @@ class BatchReader(Protocol):
     def read(self, schedule: Iterable[BatchIndices]) -> Iterator[RawBatch]:
         """Yield the batches of a schedule."""
 
-    def first(self, n: int) -> RawBatch:
-        """Return a batch of `n` copies of the first sample."""
-
     def at(self, indices: Sequence[int]) -> RawBatch:
-        """Return a batch of these samples, read as in step 0."""
+        """Return a batch of these samples, each read once, as in step 0."""
 
     def close(self) -> None:
         """End worker processes, if there are any."""
@@ -188,7 +173,7 @@ class BatchReader(Protocol):
 class InMemory:
     """Reads a data set that is indexed by whole batches."""
 
-    def __init__(self, source: BatchSource, context: RankContext, seed_kind: int) -> None:
+    def __init__(self, source: BatchSource, context: RankContext) -> None:
         self.index_device = context.device
         if getattr(source, "is_on_cpu", False):
             self.index_device = torch.device("cpu")
@@ -201,9 +186,6 @@ class InMemory:
             check_batch(content, len(indices))
             yield RawBatch(content, indices)
 
-    def first(self, n: int) -> RawBatch:
-        return self.at([0] * n)
-
     def at(self, indices: Sequence[int]) -> RawBatch:
         wanted = torch.tensor(indices, dtype=torch.int64, device=self.index_device)
         return next(self.read([BatchIndices(0, wanted)]))
@@ -215,7 +197,7 @@ class InMemory:
 def reader_of(source: Source, context: RankContext, seed_kind: int) -> BatchReader:
     """Return what reads one part of a data set. Raises: UserError where that is of a plugin."""
     if isinstance(source, BatchSource):
-        return InMemory(source, context, seed_kind)
+        return InMemory(source, context)
     name = context.train.dataset
     reader: BatchReader = part_of_samples("by_sample", name)(source, context, seed_kind)
     return reader

@@ -48,12 +48,12 @@ class Reader(Dataset[Any]):
         with contextlib.nullcontext() if get_worker_info() else as_in_worker():
             return self._batch([self._sample(step, index) for index in indices], indices)
 
-    def copies(self, n: int) -> RawBatch:
-        """Return a batch of `n` copies of the first sample, which is read once."""
+    def at(self, indices: Sequence[int]) -> RawBatch:
+        """Return a batch of these samples as read in step 0; each is read once."""
         with as_in_worker():
-            first = self._sample(0, 0)
-            # Each is a copy: a user's collate may change the samples that it gets.
-            return self._batch([first, *(copy.deepcopy(first) for _ in range(n - 1))], [0] * n)
+            read = {index: self._sample(0, index) for index in dict.fromkeys(indices)}
+            # Copies: a user's collate may change the samples that it gets.
+            return self._batch([copy.deepcopy(read[index]) for index in indices], [*indices])
 
     def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
         content = collate(self.train.collate, samples, indices)
@@ -126,13 +126,8 @@ class PerSample:
             )
         return self._ahead
 
-    def first(self, n: int) -> RawBatch:
-        """Return a batch of `n` copies of the first sample."""
-        return self._reader.copies(n)
-
     def at(self, indices: Sequence[int]) -> RawBatch:
-        """Return a batch of these samples, read as in step 0."""
-        return self._reader.read(0, [*indices])
+        return self._reader.at(indices)
 
     def close(self) -> None:
         """End the workers; the caller must have dropped all iterators of `read` before.
