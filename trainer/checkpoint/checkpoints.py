@@ -187,10 +187,6 @@ class Checkpoints:
         """Return whether a save is in flight; exact on rank 0."""
         return self._commits.is_busy_after(0)
 
-    def check(self) -> None:
-        """Raise the error of the save in flight, if it failed. Never waits."""
-        self._commits.poll()
-
     def finish(self, beat: Callable[[], None]) -> None:
         """Wait, all ranks together, until the save in flight is committed.
 
@@ -222,7 +218,10 @@ class Checkpoints:
                 self._context.distributed.log(f"cannot write {self._root / BEST}: {error}")
 
     def completed(self) -> list[CommittedSave]:
-        """Return the saves that `check`, `save` or `finish` found committed since the last call."""
+        """Return the saves committed since the last call. Never waits.
+
+        Raises the error of the save in flight, if it failed.
+        """
         return self._commits.completed()
 
     def _check_copy(self, pending: CopiedState) -> None:

@@ -24,7 +24,7 @@ class CommittedSave:
 class Writer(Generic[Done]):
     """Does one piece of work at a time, such as a save, while the training continues.
 
-    The next `poll` or `wait` after a failed one raises its error.
+    The next call after a failed one raises its error.
     """
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class Writer(Generic[Done]):
         return self._in_flight is not None
 
     def completed(self) -> list[Done]:
-        """Return the results of what was completed since the last call."""
+        """Return the results of what was completed since the last call. Raises as `wait`."""
+        self.poll()
         done, self._done = self._done, []
         return done

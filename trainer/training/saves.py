@@ -120,7 +120,6 @@ class Saves:
 
     def note_committed(self) -> None:
         """Raise the error of the save in flight, if it failed; log the saves that are committed."""
-        self._checkpoints.check()
         for saved in self._checkpoints.completed():
             seconds, stall_s = round(saved.seconds, 3), round(saved.stall_s, 4)
             self._context.events.event("save", step=saved.step, seconds=seconds, stall_s=stall_s)
