@@ -40,10 +40,7 @@ def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -
     """Return sizes, optimizer, schedule, precision and seed in one line."""
     train = context.train
     warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
-    ranks, rounds = f"{sizes.world_size} ranks", sizes.grad_accum_steps
-    factors = f"{sizes.micro_batch_size} x {ranks} x {rounds}"
-    if not sizes.is_even:
-        factors = f"{ranks} x {rounds} rounds of {sizes.micro_batch_sizes} samples"
+    factors = f"{sizes.micro_batch_sizes} x {sizes.world_size} ranks x {sizes.grad_accum_steps}"
     return ", ".join(
         [
             f"{length.total_steps} steps of {length.global_batch_size} samples ({factors})",
