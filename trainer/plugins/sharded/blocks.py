@@ -37,7 +37,12 @@ def find(module: nn.Module, class_names: Sequence[str] = ()) -> list[nn.Module]:
     class_names: train.shard_modules. Raises UserError for a class that no module has.
     """
     kinds = _named(module, class_names) if class_names else _repeated_class(module)
-    return list(_outermost(module, kinds)) if kinds else []
+    found, inner = list[nn.Module](), set[nn.Module]()
+    for each in module.modules():  # a module comes before those inside of it
+        if each is not module and type(each) in kinds and each not in inner:
+            inner |= set(each.modules())
+            found.append(each)
+    return found
 
 
 def _repeated_class(module: nn.Module) -> set[type[nn.Module]]:
@@ -60,14 +65,6 @@ def _named(module: nn.Module, class_names: Sequence[str]) -> set[type[nn.Module]
         what = f"train.shard_modules: the model has no {unknown[0]}"
         raise UserError(what, f"its classes are {', '.join(sorted(kinds))}")
     return {kinds[name] for name in class_names}
-
-
-def _outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
-    inner: set[nn.Module] = set()
-    for each in module.modules():  # a module comes before those inside of it
-        if each is not module and type(each) in kinds and each not in inner:
-            inner |= set(each.modules())
-            yield each
 
 
 def _with_checkpoint(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
