@@ -41,21 +41,19 @@ Digests = dict[str, tuple[int, list[str]]]
 
 def of_rank(loop: Loop) -> Digests:
     """Return the digests that this rank reads."""
-    batches, found = loop.data.train_batches, {}
+    batches, held_out, found = loop.data.train_batches, loop.data.held_out, Digests()
     if isinstance(batches, IndexedBatches):
-        found["training set"] = batches.batches.num_samples, batches.reader
-    if (held_out := loop.data.held_out) is not None:
-        found["held-out set"] = len(held_out), held_out.reader
-    return {
-        name: (size, list(_read(loop, reader, _indices(size))))
-        for name, (size, reader) in found.items()
-    }
+        size = batches.batches.num_samples
+        found["training set"] = size, [*_read(loop, batches.reader, size)]
+    if held_out is not None:
+        found["held-out set"] = len(held_out), [*_read(loop, held_out.reader, len(held_out))]
+    return found
 
 
-def _read(loop: Loop, reader: Any, indices: list[int]) -> Iterator[str]:
-    """Yield the digest of each sample, until the time is over."""
+def _read(loop: Loop, reader: Any, size: int) -> Iterator[str]:
+    """Yield the digest of each sample that is compared, until the time is over."""
     until = time.monotonic() + READ_S
-    for index in indices:
+    for index in _indices(size):
         digest = ""
         if index == 0 or time.monotonic() < until:
             with contextlib.suppress(Exception):  # the training meets it, if it reads the sample
