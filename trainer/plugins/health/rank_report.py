@@ -57,7 +57,13 @@ class RankReport:
 
     def collect(self, problem: str, poll: Callable[[], None]) -> Summary:
         """Report `problem` ("" for none) and return the summary; calls `poll` while it waits."""
-        self._answer(problem)
+        # Count the problem before answering: the last rank to answer publishes the summary and
+        # must see it.
+        if problem:
+            self.store.add("problems", 1)
+        self.store.set(str(self.context.rank), json.dumps([self.context.host, problem]))
+        if self.store.add("answers", 1) == self.context.world_size:
+            self._publish([])
         waited_s, poll_s, last = 0.0, 0.001, time.monotonic()
         while not self.store.check(["summary"]):
             poll()
@@ -70,15 +76,6 @@ class RankReport:
             waited_s += min(now - last, MAX_TICK_S)
             poll_s, last = min(2 * poll_s, MAX_POLL_S), now
         return _parsed(self.store.get("summary"))
-
-    def _answer(self, problem: str) -> None:
-        # Count the problem before answering: the last rank to answer publishes the summary and
-        # must see it.
-        if problem:
-            self.store.add("problems", 1)
-        self.store.set(str(self.context.rank), json.dumps([self.context.host, problem]))
-        if self.store.add("answers", 1) == self.context.world_size:
-            self._publish([])
 
     def _report_unresponsive_ranks(self) -> Summary | None:
         """Publish which ranks did not report, unless most did not: then all ranks are slow.
