@@ -125,26 +125,16 @@ def test_an_error_of_a_transform_in_training_or_evaluation_appears_at_the_start(
     assert f"in {transform.__name__}" in caught.value.trace
 
 
-class Table(Samples):
-    """A user's data set that returns the result of `given`."""
-
-    given: Any = None
-
-    def batch(self, indices):
-        return self.given(*super().batch(indices))
-
-
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("batch", "words"),
     [
-        (lambda x, y: (x[1:], y), "returns 3 inputs for 4 samples: return one for each"),
-        (lambda x, y: (x, y[1:]), "returns 3 labels for 4 samples: return one"),
-        (lambda x, y: (x, y[0]), "returns 0 labels for 4 samples: return one for"),
+        ((torch.zeros(3, 1), torch.zeros(4)), "returns 3 inputs for 4 samples: return one for"),
+        ((torch.zeros(4, 1), torch.zeros(3)), "returns 3 labels for 4 samples: return one for"),
+        ((torch.zeros(4, 1), torch.zeros(())), "returns 0 labels for 4 samples: return one for"),
     ],
 )
-def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(monkeypatch, given, words):
-    monkeypatch.setattr(Table, "given", staticmethod(given))
-    feed = feed_of(Table(torch.zeros(8, 1), torch.zeros(8).long()), micro_batch_size=4)
+def test_a_batch_of_the_wrong_form_is_an_error_of_the_data_set(batch, words):
+    feed = feed_of(Whole(lambda indices: batch), micro_batch_size=4)
     with pytest.raises(UserError, match=f"^train.dataset {words}"):
         feed.example()
 
