@@ -105,17 +105,10 @@ class Changing:
         return self.derived[min(self.calls, 2) - 1]
 
 
-@pytest.mark.parametrize(
-    ("later", "words"),
-    [
-        (None, "returns a NoneType: return slurm_job_kit.trainer.api.Sums"),
-        (Sums(LOSS.detach(), 1), "the loss depends on no trainable parameter"),
-    ],
-)
-def test_every_result_of_a_users_objective_is_checked(later, words):
-    objective = created("Changing", later=later)
+def test_every_result_of_a_users_objective_is_checked():
+    objective = created("Changing", later=None)
     objective(Gives(LOSS), None)
-    with pytest.raises(UserError, match=f"^train.objective {__name__}:Changing:? {words}"):
+    with pytest.raises(UserError, match=f"^train.objective {__name__}:Changing returns a NoneType"):
         objective(Gives(LOSS), None)
 
 
