@@ -1,5 +1,6 @@
 """Jobs and data sets for the tests of the data. No tests in here."""
 
+from contextlib import closing
 from pathlib import Path
 
 from slurm_job_kit.jobs.contract.spec import Launch, Slurm, Spec, Train
@@ -16,6 +17,12 @@ def job_of(rank=0, world_size=1, workers=0, nodes=1, **train):
 def feed_of(source, transform=None, /, **context):
     """Return the training batches of a rank's job."""
     return IndexedBatches(source, transform, job_of(**context))
+
+
+def first(source, transform=None, /, **context):
+    """(the example, the first micro batch) of a data set."""
+    with closing(feed_of(source, transform, **{"micro_batch_size": 4, **context})) as feed:
+        return feed.example(), next(feed.micro_batches(0))
 
 
 def pixels_by_sample(feed, steps):

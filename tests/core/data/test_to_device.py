@@ -8,17 +8,11 @@ from torch.nn.utils.rnn import pack_sequence
 
 from slurm_job_kit.trainer.data.to_device import move
 from slurm_job_kit.trainer.errors import UserError
-from tests.core.data_kit import Whole, feed_of
+from tests.core.data_kit import Whole, first
 
 
 def numbered(indices):
     return {"x": indices.float()[:, None].expand(-1, 2), "y": indices}
-
-
-def first(source, function=None, /, **train):
-    """(the example, the first micro batch) of a data set."""
-    feed = feed_of(source, function, **{"micro_batch_size": 4, **train})
-    return feed.example(), next(feed.micro_batches(0))
 
 
 class Shifted:

@@ -4,18 +4,10 @@ import pytest
 import torch
 
 from slurm_job_kit.trainer.errors import UserCodeError, UserError
-from tests.core.data_kit import feed_of
+from tests.core.data_kit import feed_of, first
 from tests.plugins.samples.samples_kit import Given
 
 pytestmark = pytest.mark.usefixtures("no_reader_left")
-
-
-def first(source, function=None, /, **train):
-    """(the example, the first micro batch) of a data set."""
-    feed = feed_of(source, function, **{"micro_batch_size": 4, **train})
-    example, batch = feed.example(), next(feed.micro_batches(0))
-    feed.close()
-    return example, batch
 
 
 def test_dicts_nested_tuples_numbers_and_texts_become_one_batch():

@@ -266,13 +266,6 @@ def tied_file(path, change=lambda tensors: tensors):
     return tensors_sha256(state)
 
 
-def into_tied(path, folder, **keys):
-    replica = replica_of(seed=1)
-    replica.module = tied()
-    initial.load_initial(replica, str(path), job_of(folder, **keys))
-    return weights_sha256(replica)
-
-
 def without(name):
     return lambda state: {key: value for key, value in state.items() if key != name}
 
@@ -281,7 +274,7 @@ def test_two_values_of_a_tied_tensor_are_refused_by_name(tmp_path):
     path = tmp_path / "w.safetensors"
     tied_file(path, lambda state: state | {"head.weight": state["head.weight"] + 1})
     with pytest.raises(UserError, match=r"w.safetensors: embedding.weight and head.weight differ"):
-        into_tied(path, tmp_path / "new")
+        load_tied("ddp", job_of(tmp_path / "new"), path)
 
 
 def test_the_prefix_of_the_spec_is_left_out(tmp_path):
@@ -289,9 +282,10 @@ def test_the_prefix_of_the_spec_is_left_out(tmp_path):
     digest = tied_file(
         path, lambda state: {f"model.{name}": value for name, value in state.items()}
     )
-    assert into_tied(path, tmp_path / "new", init_from_prefix="model.") == digest
+    context = job_of(tmp_path / "new", init_from_prefix="model.")
+    assert load_tied("ddp", context, path) == digest
     with pytest.raises(UserError, match=r"embedding.weight: none there"):
-        into_tied(path, tmp_path / "new")
+        load_tied("ddp", job_of(tmp_path / "new"), path)
 
 
 def test_files_without_weights_are_named(tmp_path):

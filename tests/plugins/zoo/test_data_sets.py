@@ -9,18 +9,12 @@ from PIL import Image
 
 from slurm_job_kit.jobs.contract.spec import Train
 from slurm_job_kit.trainer.data import data_set
-from slurm_job_kit.trainer.data.sources import PerSampleSet, Samples, num_classes
+from slurm_job_kit.trainer.data.sources import num_classes
 from slurm_job_kit.trainer.errors import UserError
 
 
 def parts(name: str, args: dict[str, Any]) -> tuple[Any, Any]:
     return data_set.create(Train(dataset=name, dataset_args=args), 0, 1)[:2]
-
-
-def in_memory(name: str, args: dict[str, Any]) -> tuple[Samples, Samples]:
-    train, test = parts(name, args)
-    assert isinstance(train, Samples) and isinstance(test, Samples)
-    return train, test
 
 
 def cifar_records(num, first_label):
@@ -40,7 +34,7 @@ def make_cifar(folder):
 def test_cifar10_is_read_from_its_own_binary_files(tmp_path, monkeypatch):
     make_cifar(tmp_path)
     monkeypatch.setenv("DATA", str(tmp_path))
-    train, test = in_memory("cifar10", {"path": "$DATA"})
+    train, test = parts("cifar10", {"path": "$DATA"})
     assert (len(train), len(test), num_classes(train, test)) == (20, 3, 10)
     assert train.inputs.dtype == torch.uint8 and train.inputs.shape == (20, 3, 32, 32)
     assert test.labels.tolist() == [7, 8, 9]
@@ -82,13 +76,12 @@ def test_an_image_folder_gives_the_centre_of_each_image(tmp_path):
     make_images(tmp_path)
     train, test = parts("image_folder", {"path": str(tmp_path), "size": 20})
     assert (len(train), len(test), num_classes(train, test)) == (6, 6, 2)
-    assert isinstance(train, PerSampleSet)
     assert [train[index][1] for index in range(6)] == [0, 0, 0, 1, 1, 1]
     image, _ = train[3]
     assert image.dtype == torch.uint8 and image.shape == (3, 20, 20)
     assert image.float().mean().item() == pytest.approx(100, abs=3)
     bright, _ = parts("image_folder", {"path": str(tmp_path), "size": 80})
-    assert isinstance(bright, PerSampleSet) and bright[0][0].shape == (3, 80, 80)
+    assert bright[0][0].shape == (3, 80, 80)
 
 
 def test_an_image_folder_that_does_not_fit_names_both_sides(tmp_path):
@@ -110,6 +103,5 @@ def test_a_broken_image_is_named(tmp_path):
     broken = tmp_path / "train" / "cat" / "0.png"
     broken.write_bytes(broken.read_bytes()[:60])
     train, _ = parts("image_folder", {"path": str(tmp_path)})
-    assert isinstance(train, PerSampleSet)
     with pytest.raises(UserError, match=r"cannot read .*/train/cat/0.png"):
         train[0]
