@@ -51,8 +51,6 @@ def build_replica(context: RankContext, data: Data, will_load: bool = False) -> 
     is_overwritten = will_load and not (is_own or is_user_code(spec.optimizer))
     create = functools.partial(models.create, data.facts, example, is_overwritten)
     module, wrapped = _shared_module(context, strategy, create, is_overwritten)
-    if what := strategy.describe():
-        context.distributed.log(what)
     optimizer = optim.create(module, spec, strategy.trained_parameters(module))
     initial = None if will_load else copy.deepcopy(module.state_dict())
     key = "objective" if is_own else "model"  # an own objective calls the model

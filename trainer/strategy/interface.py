@@ -113,10 +113,6 @@ class Strategy:
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Connect an optimizer of `trained_parameters` with the model, after a first pass."""
 
-    def describe(self) -> str:
-        """Return what is divided into how many parts, for the log; "" where nothing is."""
-        return ""
-
     # A step.
 
     def begin_step(self, module: nn.Module) -> None:

@@ -61,7 +61,6 @@ class Fsdp(InBlocks):
         self._shapes: dict[int, tuple[int, ...]] = {}  # of the wholes, by the id of their rows
         self._is_offloaded = train.offload_optimizer and device.type == "cuda"
         self._syncs = True
-        self._what = ""
 
     def wrap(self, module: nn.Module, is_overwritten: bool = False) -> nn.Module:
         """Shard each block, then the rest of the model, in place.
@@ -72,12 +71,14 @@ class Fsdp(InBlocks):
         block_list = blocks.find(module, self._train.shard_modules)
         classes = ", ".join(dict.fromkeys(type(block).__name__ for block in block_list))
         several = f"{quantity(len(block_list), 'block')} of {classes} and the root, each"
-        self._what = several if block_list else "the whole model"
+        what = several if block_list else "the whole model"
         # All ranks: each has created its own initial weights.
         _broadcast([*module.parameters(), *module.buffers()])
         count = self.sharding.num_shards
         sizes, names = (self._place.world_size // count, count), ("replicate", "shard")
         first = int(sizes[0] == 1)  # 1: the mesh has no copies
+        copies = "" if first else f", {sizes[0]} copies of each"
+        self._place.log(f"{self._train.strategy}: {what} in {count} shards{copies}")
         mesh = init_device_mesh(self._device.type, sizes[first:], mesh_dim_names=names[first:])
         self._mesh = mesh
         for block in block_list:
@@ -209,11 +210,6 @@ class Fsdp(InBlocks):
         parts = [torch.empty_like(padded) for _ in range(sharding.num_shards)]
         dist.all_gather(parts, padded, group=self._mesh.get_group("shard"))
         return torch.cat(parts)[: rows.shape[0]]
-
-    def describe(self) -> str:
-        count, world_size = self.sharding.num_shards, self._place.world_size
-        copies = f", {world_size // count} copies of each" if count < world_size else ""
-        return f"{self._train.strategy}: {self._what} in {count} shards{copies}"
 
 
 @torch.no_grad()
