@@ -38,11 +38,6 @@ class Writer(Generic[Done]):
         assert self._in_flight is None
         self._in_flight = self._executor.submit(work, *args)
 
-    def poll(self) -> None:
-        """Take the result of the work in flight if it is done. Never waits."""
-        if self._in_flight is not None and self._in_flight.done():
-            self.wait()
-
     def wait(self) -> None:
         """Wait for the work in flight, if there is any."""
         if self._in_flight is not None:
@@ -53,11 +48,12 @@ class Writer(Generic[Done]):
         """Wait at most `seconds`; return whether work is still in flight. Raises as `wait`."""
         if self._in_flight is not None:
             futures.wait([self._in_flight], seconds)
-            self.poll()
+            if self._in_flight.done():
+                self.wait()
         return self._in_flight is not None
 
     def completed(self) -> list[Done]:
         """Return the results of what was completed since the last call. Raises as `wait`."""
-        self.poll()
+        self.is_busy_after(0)
         done, self._done = self._done, []
         return done

@@ -119,7 +119,7 @@ class DividedCheckpoints(Checkpoints):
         return self._pending is not None or super().is_saving()
 
     def completed(self) -> list[CommittedSave]:
-        self._parts.poll()
+        self._parts.is_busy_after(0)
         return super().completed()
 
     def finish(self, beat: Callable[[], None]) -> None:
