@@ -200,12 +200,10 @@ class OfGpu:
 
 NO_NUMBERS = {
     "val_loss": None,
-    "phase": "warm-up",
     "digits": "12",
     "lr": [1e-3, 1e-4],
     "grads": torch.zeros(2),
     "gpu": OfGpu(),
-    "z": 1j,
 }
 
 
