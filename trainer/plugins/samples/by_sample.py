@@ -37,19 +37,18 @@ class Reader(Dataset[Any]):
         """Return the samples of (step, indices), or the error; torch's DataLoader calls it, too."""
         step, indices = batch
         try:
-            return self.read(step, indices)
+            with contextlib.nullcontext() if get_worker_info() else as_in_worker():
+                return self._batch([self._sample(step, index) for index in indices], indices)
         except (UserError, CodeError) as error:
             return error
         except Exception as error:
             return with_key(error, "train.dataset", self.train.dataset)
 
-    def read(self, step: int, indices: list[int]) -> RawBatch:
-        """Return the samples `indices` as read in `step`; errors of the data set pass through."""
-        with contextlib.nullcontext() if get_worker_info() else as_in_worker():
-            return self._batch([self._sample(step, index) for index in indices], indices)
-
     def at(self, indices: Sequence[int]) -> RawBatch:
-        """Return a batch of these samples as read in step 0; each is read once."""
+        """Return a batch of these samples as read in step 0; errors of the data set pass through.
+
+        Each is read once.
+        """
         with as_in_worker():
             read = {index: self._sample(0, index) for index in dict.fromkeys(indices)}
             # Copies: a user's collate may change the samples that it gets.
