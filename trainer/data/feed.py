@@ -92,21 +92,13 @@ class IndexedBatches(TrainBatches):
         """Yield each micro batch of a global step; the workers begin again for another step."""
         if self._read is None or step != self._next_step:
             self.close()
-            self._read = self.reader.read(self._schedule(step))
+            steps = range(step, self.length.total_steps)
+            schedule = _schedule(self.batches, self._rank, steps, self.reader.index_device)
+            self._read = self.reader.read(schedule)
         self._next_step = step + 1
         for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
             yield self.to_device(batch, (self._seed, step))
-
-    def _schedule(self, first_step: int) -> Iterator[BatchIndices]:
-        """Yield the sample indices of this rank's micro batches from a step on."""
-        epoch, order = -1, torch.empty(0)
-        for step in range(first_step, self.length.total_steps):
-            if step // self.batches.steps_per_epoch != epoch:
-                epoch = step // self.batches.steps_per_epoch
-                order = on_device(self.batches.order(epoch), self.reader.index_device)
-            for indices in self.batches.micro_batches(order, step, self._rank):
-                yield BatchIndices(step, indices)
 
     def example(self) -> Batch:
         """Return a batch of copies of the first sample, transformed as in evaluation."""
@@ -118,6 +110,19 @@ class IndexedBatches(TrainBatches):
     def close(self) -> None:
         self._read = None
         self.reader.close()
+
+
+def _schedule(
+    batches: Batches, rank: int, steps: range, index_device: torch.device
+) -> Iterator[BatchIndices]:
+    """Yield the sample indices of one rank's micro batches. Holds no reader: that ends by close."""
+    epoch, order = -1, torch.empty(0)
+    for step in steps:
+        if step // batches.steps_per_epoch != epoch:
+            epoch = step // batches.steps_per_epoch
+            order = on_device(batches.order(epoch), index_device)
+        for indices in batches.micro_batches(order, step, rank):
+            yield BatchIndices(step, indices)
 
 
 class HeldOut:
