@@ -41,7 +41,7 @@ class TrainBatches(ABC):
         self.samples_per_epoch = 0
         self.resumes_exactly = True
         self.to_device = ToDevice(transform, context)
-        self._seed = context.train.seed
+        self._train = context.train
 
     def num_micro_batches(self, step: int) -> int:
         """Return how many micro batches each rank accumulates in a global step."""
@@ -81,7 +81,6 @@ class IndexedBatches(TrainBatches):
         self.reader = reader_of(source, context, SAMPLE)
         self.batches = batches
         self._rank = context.distributed.rank
-        self._dataset = context.train.dataset
         self._read: Iterator[RawBatch] | None = None
         self._next_step = 0
 
@@ -98,13 +97,13 @@ class IndexedBatches(TrainBatches):
         self._next_step = step + 1
         for _ in range(self.batches.num_micro_batches(step)):
             batch = next(self._read)
-            yield self.to_device(batch, (self._seed, step))
+            yield self.to_device(batch, (self._train.seed, step))
 
     def example(self) -> Batch:
         """Return a batch of copies of the first sample, transformed as in evaluation."""
-        with user_code("train.dataset", self._dataset):
+        with user_code("train.dataset", self._train.dataset):
             raw = self.reader.at([0] * self.sizes.micro_batch_size)
-        self.to_device(raw, (self._seed, 0))
+        self.to_device(raw, (self._train.seed, 0))
         return self.to_device(raw, None)
 
     def close(self) -> None:

@@ -45,10 +45,7 @@ class Reader(Dataset[Any]):
             return with_key(error, "train.dataset", self.train.dataset)
 
     def at(self, indices: Sequence[int]) -> RawBatch:
-        """Return a batch of these samples as read in step 0; errors of the data set pass through.
-
-        Each is read once.
-        """
+        """Return a batch of these samples as in step 0; errors of the data set pass through."""
         with as_in_worker():
             read = {index: self._sample(0, index) for index in dict.fromkeys(indices)}
             # Copies: a user's collate may change the samples that it gets.

@@ -189,7 +189,7 @@ class StreamBatches(TrainBatches):
         steps, size = train.max_steps, sizes.global_batch_size
         length = TrainingLength(steps, steps, 1, size, steps * size)  # one epoch
         super().__init__(sizes, length, transform, context)
-        self._train, self._share = train, share
+        self._share = share
         self._is_ahead = context.run.spec.launch.num_workers > 0
         if share.is_own_stream and not self.sizes.is_even:
             what, way_out = uneven(self.sizes.global_batch_size, share.world_size)
@@ -208,13 +208,13 @@ class StreamBatches(TrainBatches):
             reading = self._next()
             self._last = self._reader.position, reading
             self._reader.position = reading.after
-            yield self.to_device(reading.batch, (self._seed, step))
+            yield self.to_device(reading.batch, (self._train.seed, step))
 
     def example(self) -> Batch:
         """Return the first batch of the stream; the training still begins with that batch."""
         with user_code("train.dataset", self._train.dataset):
             reading = self._reader.first()
-        self.to_device(reading.batch, (self._seed, 0))
+        self.to_device(reading.batch, (self._train.seed, 0))
         return self.to_device(reading.batch, None)
 
     def positions(self) -> list[dict[str, Any]]:
