@@ -81,13 +81,14 @@ def requeued_codes() -> frozenset[int]:
     )
 
 
-def show_partitions(*names: str) -> str:
-    """Return what scontrol shows of one partition or of all; "" if it does not answer."""
-    return ask.output(["scontrol", "--all", "show", "partition", *names])
+def show_partitions(*names: str) -> list[dict[str, str]]:
+    """Return what scontrol shows of one partition or of all; none if it does not answer."""
+    blocks = ask.output(["scontrol", "--all", "show", "partition", *names]).split("PartitionName=")
+    return [dict(re.findall(r"(\w+)=(\S+)", f"PartitionName={each}")) for each in blocks[1:]]
 
 
 def show_accounting(*words: str) -> str:
-    """Return what `sacctmgr show` prints, with a bar between two fields; "" as above."""
+    """Return what `sacctmgr show` prints, with a bar between two fields; "" without one."""
     return ask.output(["sacctmgr", "--noheader", "--parsable2", "show", *words])
 
 

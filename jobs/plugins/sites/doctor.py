@@ -6,7 +6,6 @@ It asks this host and slurmctld; what a job meets on its nodes, `--probe` shows.
 import argparse
 import itertools
 import os
-import re
 import resource
 import shutil
 import stat
@@ -109,7 +108,7 @@ def python(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     (number, kind, gpus), here = seen.stdout.split(), of_machine()
     built = "CPUs" if kind == "None" else f"GPUs ({kind}), and sees {gpus} of {here} here"
     is_fit = kind != "None" or not (
-        here or any("gpu" in row.get("TRES", "") for row in listed(settings))
+        here or (settings and any("gpu" in x.get("TRES", "") for x in cluster.show_partitions()))
     )
     advice = "there are GPUs: install a build for them, or ask nvidia-smi"
     is_fine = is_fit and int(gpus) >= here
@@ -131,8 +130,10 @@ def slurm(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
 
 def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
     """Let Slurm say of each partition whether it takes a job of this user."""
+    if not settings:
+        return
     chosen = (spec.slurm.partition or "").split(",")
-    rows = listed(settings)
+    rows = sorted(cluster.show_partitions(), key=lambda row: row["Default"] != "YES")
     for row in rows:
         name = row["PartitionName"]
         job = short_job(spec, partition=name, nodes=1)
@@ -144,8 +145,6 @@ def partitions(spec: Spec, settings: Mapping[str, str]) -> Iterator[Line]:
         yield line(is_fine is True, "partition", seen, why, "FAIL" if is_mine else "WARN")
     if rows and chosen == [""] and not any(row["Default"] == "YES" for row in rows):
         yield "WARN", "partition", "none is the default; set slurm.partition"
-    if not settings:
-        return
     mine = cluster.show_accounting("assoc", f"user={user_name(os.geteuid())}", "format=QOS")
     every = cluster.show_accounting("qos", "format=Name,GraceTime,MaxJobsPU,MaxSubmitPU")
     for name, grace, *limits in (text.split("|") for text in every.splitlines()):
@@ -227,13 +226,6 @@ def short_job(spec: Spec, **changed: Any) -> Spec:
     """Return the spec of a job of three minutes."""
     slurm = replace(spec.slurm, time="00:03:00", signal_lead_s=1, **changed)
     return replace(spec, slurm=slurm)
-
-
-def listed(settings: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the partitions that Slurm shows this user, the default one first."""
-    blocks = cluster.show_partitions().split("PartitionName=")[1:] if settings else []
-    rows = [dict(re.findall(r"(\w+)=(\S+)", f"PartitionName={block}")) for block in blocks]
-    return sorted(rows, key=lambda row: row["Default"] != "YES")
 
 
 def write_site(path: Path, spec: Spec, partitions: Sequence[str]) -> None:

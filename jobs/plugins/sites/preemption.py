@@ -1,7 +1,6 @@
 """What this Slurm does with a job in its partition and QOS when it preempts the job."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,6 @@ from ...contract.spec import Slurm
 from ...slurm.cluster import settings, show_accounting, show_partitions
 
 FILE = "preemption.json"
-_PAIR = re.compile(r"(\w+)=(\S+)")
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,9 @@ def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site
 
 def _partitions(requested: str | None) -> list[Site]:
     names = requested.split(",") if requested else []
-    blocks = show_partitions(*names if len(names) == 1 else ()).split("PartitionName=")[1:]
-    found = (dict(_PAIR.findall(f"PartitionName={block}")) for block in blocks)
     return [
         Site(f"partition {each['PartitionName']}", mode_of(each.get("PreemptMode", "OFF")))
-        for each in found
+        for each in show_partitions(*names if len(names) == 1 else ())
         if each["PartitionName"] in names or (not names and each.get("Default") == "YES")
     ]
 
