@@ -1,9 +1,11 @@
 """The names in the folder of checkpoints, their order, and the pointers `latest` and `best`."""
 
+import contextlib
 import re
 from pathlib import Path
 
 from ...base import files
+from ...base.errors import UserError
 
 TEMPORARY_PREFIX = ".tmp-"  # of a file or directory that is not whole; removed at the next start
 QUARANTINE_PREFIX = "quarantined-"
@@ -88,3 +90,23 @@ def point_at_best(checkpoints: Path, step: int | None) -> None:
     """Write the name of a step's checkpoint to the file `best`, if it exists. Raises: OSError."""
     if (name := name_of_step(checkpoints, step)) is not None:
         write_pointer(checkpoints, BEST, name)
+
+
+def find_checkpoint(checkpoints: Path, text: str) -> str:
+    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
+
+    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
+    """
+    names = checkpoint_names(checkpoints)
+    number = text.removeprefix("step-")
+    name = checkpoint_name(int(number)) if number.isdecimal() else text
+    if text == LATEST and names:
+        name = names[0]
+    if text == BEST:
+        with contextlib.suppress(OSError, UserError):
+            name = read_pointer(checkpoints, BEST) or text
+    # By its name: the listing may be old.
+    if checkpoint_step(name) is None or not files.is_dir(checkpoints / name):
+        has = ", ".join(names) or "none"
+        raise UserError(f"{checkpoints.parent.name} has no checkpoint {text}", f"it has {has}")
+    return name

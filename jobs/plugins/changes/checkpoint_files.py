@@ -1,9 +1,8 @@
-"""Finds, checks and copies a committed checkpoint, and puts newer ones aside.
+"""Checks and copies a committed checkpoint, and puts newer ones aside.
 
 Only while no attempt of the run writes: the trainer alone commits, prunes and quarantines.
 """
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -18,39 +17,16 @@ from ...contract.checkpoint.names import (
     BEST,
     LATEST,
     TEMPORARY_PREFIX,
-    checkpoint_name,
     checkpoint_names,
-    checkpoint_step,
     free_name,
     is_newer,
     name_of_step,
     point_at_best,
-    read_pointer,
     write_pointer,
 )
 from ...contract.records.frozen import Revision
 from ...contract.rundir import RunDir
 from ...runs import revision
-
-
-def find(checkpoints: Path, text: str) -> str:
-    """Return the name of the checkpoint `latest`, `best`, `step-00000012`, `step-12` or `12`.
-
-    checkpoints: the folder in a run directory. Raises: UserError if it has no such checkpoint.
-    """
-    names = checkpoint_names(checkpoints)
-    number = text.removeprefix("step-")
-    name = checkpoint_name(int(number)) if number.isdecimal() else text
-    if text == LATEST and names:
-        name = names[0]
-    if text == BEST:
-        with contextlib.suppress(OSError, UserError):
-            name = read_pointer(checkpoints, BEST) or text
-    # By its name: the listing may be old.
-    if checkpoint_step(name) is None or not files.is_dir(checkpoints / name):
-        has = ", ".join(names) or "none"
-        raise UserError(f"{checkpoints.parent.name} has no checkpoint {text}", f"it has {has}")
-    return name
 
 
 def verify(directory: Path) -> Manifest:

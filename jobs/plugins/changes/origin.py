@@ -8,7 +8,7 @@ from ...base.console import print_line
 from ...base.errors import UserError
 from ...commands.submit_claim import hold_claim
 from ...contract import records
-from ...contract.checkpoint.names import checkpoint_step
+from ...contract.checkpoint.names import checkpoint_step, find_checkpoint
 from ...contract.records.frozen import Provenance, StateOrigin
 from ...contract.rundir import RunDir
 from ...contract.spec import Spec
@@ -71,5 +71,5 @@ def find(text: str, is_confirmed: bool) -> Origin:
     """
     run, separator, name = text.rpartition("@")
     run_dir = lookup.find(run if separator else text)
-    checkpoint = checkpoint_files.find(run_dir.checkpoints, name if separator else "latest")
+    checkpoint = find_checkpoint(run_dir.checkpoints, name if separator else "latest")
     return Origin(run_dir, checkpoint, is_confirmed)

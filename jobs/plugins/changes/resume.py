@@ -9,6 +9,7 @@ from functools import partial
 from ...base.console import print_line
 from ...commands import arguments, resume
 from ...contract import records
+from ...contract.checkpoint.names import find_checkpoint
 from ...contract.records.frozen import Revision
 from ...contract.records.queued import Submission
 from ...contract.rundir import RunDir
@@ -58,7 +59,7 @@ def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Name
     now = was if loaded is None else loaded.spec
     checkpoint = None
     if wanted.checkpoint is not None:
-        checkpoint = checkpoint_files.find(run_dir.checkpoints, wanted.checkpoint)
+        checkpoint = find_checkpoint(run_dir.checkpoints, wanted.checkpoint)
     saved = checkpoint or fact_reader.newest_checkpoint(run_dir, is_users=not was.launch.is_trainer)
     is_complete = is_training_complete(fact_reader.read_newest(run_dir))
     if is_complete and checkpoint is None:

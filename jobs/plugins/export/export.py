@@ -8,7 +8,7 @@ import sys
 from ...base import answer, installation, packages
 from ...base.errors import UserError
 from ...commands import arguments
-from ...contract.checkpoint.names import BEST, LATEST, checkpoint_names, read_pointer
+from ...contract.checkpoint.names import LATEST, find_checkpoint
 from ...contract.spec import Spec
 from ...runs import lookup
 
@@ -17,7 +17,7 @@ MAKE = ("", "RUN CHECKPOINT FLAGS")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    help_of_it = "best, latest (the default) or step-XXXXXXXX"
+    help_of_it = "latest (the default), best, step-N or N"
     parser.add_argument("--checkpoint", default=LATEST, metavar="NAME", help=help_of_it)
     help_of_out = "a file or directory, by default in the run directory"
     parser.add_argument("--out", type=arguments.path, metavar="PATH", help=help_of_out)
@@ -34,12 +34,7 @@ def command(args: argparse.Namespace) -> int:
     if not launch.is_trainer:
         what = f"{run_dir.run_id} is of a script: export needs a checkpoint of the kit's trainer"
         raise UserError(what, f"the script saves where it likes, such as in {run_dir.work}")
-    names = checkpoint_names(run_dir.checkpoints)
-    best = read_pointer(run_dir.checkpoints, BEST)
-    name = {LATEST: next(iter(names), None), BEST: best}.get(args.checkpoint, args.checkpoint)
-    if name is None or name not in names:
-        what = f"{run_dir.run_id} has no checkpoint {args.checkpoint}"
-        raise UserError(f"{what}\n  hint: it has {', '.join(names) or 'none yet'}")
+    name = find_checkpoint(run_dir.checkpoints, args.checkpoint)
     if args.out is not None and not args.out.parent.is_dir():
         hint = f"mkdir -p {shlex.quote(str(args.out.parent))}"
         raise UserError(f"--out: there is no directory {args.out.parent}\n  hint: {hint}")

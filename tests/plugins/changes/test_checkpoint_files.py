@@ -32,30 +32,6 @@ def pointers(run):
     return [(run.checkpoints / name).read_text().strip() for name in ("latest", "best")]
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        *(("latest", "step-00000030"), ("best", "step-00000020"), ("10", "step-00000010")),
-        *(("step-20", "step-00000020"), ("step-00000020", "step-00000020")),
-    ],
-)
-def test_a_checkpoint_is_found_by_each_of_its_names(run, text, name):
-    assert checkpoint_files.find(run.checkpoints, text) == name
-
-
-@pytest.mark.parametrize("pointer", [b"", b"x", b"step-00000099\n", b"../x", b"\xff\0"])
-def test_the_best_checkpoint_is_unknown_where_the_pointer_is_damaged(run, pointer):
-    (run.checkpoints / "best").write_bytes(pointer)
-    with pytest.raises(UserError, match="has no checkpoint best\n  hint: it has step-00000030, "):
-        checkpoint_files.find(run.checkpoints, "best")
-
-
-@pytest.mark.parametrize("text", ["11", "step-11", "../x", "aside-step-00000010", ""])
-def test_an_unknown_checkpoint_is_named_with_those_that_exist(run, text):
-    with pytest.raises(UserError, match="hint: it has step-00000030, step-00000020, step-00000010"):
-        checkpoint_files.find(run.checkpoints, text)
-
-
 def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
     with go_on_from(run, "step-00000010"):
         pass
