@@ -12,7 +12,7 @@ from typing import Literal
 
 from ...base.stop_signals import send
 from . import traces
-from .probe import disk
+from .probe import kit_disk
 from .subjects import Subject
 from .traces import Process
 
@@ -102,7 +102,7 @@ def run(subject: Subject, start: Start, folder: Path, limits: tuple[float, float
     start.marker, start.processes = subject.marker(), traces.read(own)
     if start.harm is not None and start.recorded:
         with contextlib.suppress(OSError):  # no plugin for more copies
-            disk.record(subject.place, own / DISKS)
+            kit_disk.record(subject.place, own / DISKS)
 
 
 def _wait(start: Start, subject: Subject, folder: Path, limits: tuple[float, float]) -> None:

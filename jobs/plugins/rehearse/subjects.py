@@ -164,7 +164,6 @@ class CommandSubject(Subject):
 
     words: Sequence[str]
     again: Sequence[str] = ()
-    search_path: str = field(default_factory=lambda: os.environ.get("PYTHONPATH", ""))
     attempt: Path = field(init=False)  # the folder of kit_stop's files of this start
 
     def __post_init__(self) -> None:
@@ -225,7 +224,6 @@ class CommandSubject(Subject):
             "KIT_DEADLINE": "",
             "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": self.search_path,
         }
         argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
         argv += self._again() if number > 1 else ()

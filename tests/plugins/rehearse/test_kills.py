@@ -11,7 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.plugins.rehearse import disks, scenarios
-from slurm_job_kit.jobs.plugins.rehearse.probe import disk
+from slurm_job_kit.jobs.plugins.rehearse.probe import kit_disk
 from tests.core.run_files import answered
 from tests.plugins.rehearse.test_rehearse import only, rehearse
 
@@ -61,10 +61,10 @@ def test_each_moment_of_a_write_is_a_disk_but_not_of_a_rename(name, tmp_path, mo
     (place / "code").mkdir(parents=True)
     monkeypatch.chdir(place / "code")
     write("last.pt", b"old" * BIG)
-    disk.record(place, folder)
+    kit_disk.record(place, folder)
     time.sleep(0.01)
     operation()
-    disk.record(place, folder)
+    kit_disk.record(place, folder)
     first, *others = disks.of_save(folder)
     assert (first.what, [each.what for each in others]) == ("nothing is written yet", expected)
 

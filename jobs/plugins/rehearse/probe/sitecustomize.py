@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -370,10 +370,6 @@ def record_disk(opened: str = "") -> None:
         return
     _thread.is_busy = True
     try:
-        spec = spec_from_file_location("kit_disk", f"{HERE}/disk.py")
-        if "kit_disk" not in sys.modules and spec is not None and spec.loader is not None:
-            sys.modules["kit_disk"] = module_from_spec(spec)
-            spec.loader.exec_module(sys.modules["kit_disk"])
         sys.modules["kit_disk"].record(Path(own.place), own.folder / "disk", opened)
     except OSError as error:
         own.recorded = range(0)
@@ -438,6 +434,7 @@ def run_next() -> None:
 
 if __name__ == "sitecustomize":
     if "KIT_REHEARSE" in os.environ:
+        import_module("kit_disk")  # while the folder is on the path
         sys.meta_path.insert(0, Watch())
         watch_files()
     run_next()
