@@ -19,12 +19,12 @@ from .yaml_reader import Document, as_pair, scalar
 _CONTROL = re.compile(f"[{CONTROL}]")
 _TIME_HINT = 'write it in quotes as H:M:S or D-H:M:S, such as "04:00:00" for 4 hours'
 # For each limit of a key in jobs.contract.spec: whether a value keeps it, and its words.
-_BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
-    "ge": (operator.ge, "must be at least"),
-    "gt": (operator.gt, "must be greater than"),
-    "le": (operator.le, "must be at most"),
-    "lt": (operator.lt, "must be less than"),
-    "pattern": (lambda value, pattern: re.fullmatch(pattern, str(value)), "must match"),
+BOUNDS: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "greater than"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "less than"),
+    "pattern": (lambda value, pattern: re.fullmatch(pattern, str(value)), ""),
 }
 _HINTS: dict[KeyPath, str] = {
     ("slurm", "nodes"): "write a number, or a range such as 6-8",
@@ -195,9 +195,9 @@ def _misfits(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 def _outside(key: Key, value: Any) -> Iterator[Problem]:
     """Yield the limit of a key that a value of its type is outside of."""
     for name, limit in key.limits.items():
-        keeps, words = _BOUNDS[name]
+        keeps, words = BOUNDS[name]
         if value not in (options := choices(key.type)) and not keeps(value, limit):
-            must = ", or ".join([f"{words} {limit}", *options])
+            must = ", or ".join([f"must be {words} {limit}", *options])
             what = "cannot be" if name == "pattern" else f"{must}, not"  # _HINTS has no regex
             yield Problem(key.path, f"{what} {format_value(value)}", _HINTS.get(key.path, ""))
 

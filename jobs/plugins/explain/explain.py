@@ -13,10 +13,9 @@ from ...commands import arguments, table
 from ...config.keys import Key, keys, sections, type_name, unknown_key_hint
 from ...config.load import load
 from ...config.loaded import LoadedSpec
+from ...config.validate import BOUNDS
 from ...runs import frozen_spec, lookup
 
-# The limits of a value in the metadata of jobs.contract.spec, in words.
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 MAKE = ("", "KEY CONFIG RUN SET FLAGS")
 ONLY_PRINTS = True
 
@@ -103,10 +102,9 @@ def _place(where: str) -> str:
 
 
 def limited_type_name(key: Key) -> str:
-    """Return the type of a key with its limits: `a number, at least 0 and below 1`."""
-    limits = " and ".join(
-        f"{words} {key.limits[name]}" for name, words in _LIMITS.items() if name in key.limits
-    )
+    """Return the type of a key with its limits: `a number, at least 0 and less than 1`."""
+    known = ((BOUNDS[name][1], limit) for name, limit in key.limits.items())
+    limits = " and ".join(f"{words} {limit}" for words, limit in known if words)
     return type_name(key.type) + (f", {limits}" if limits else "")
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -231,17 +231,13 @@ class AnswerCache:
         return {job.job_id: self._lives.get(job.job_id, later) for job in jobs}
 
 
-@dataclass
 class GrowingFile:
     """A file that another process, perhaps on another host, appends to."""
 
-    path: Path
-    offset: int = 0
-    _decoder: io.IncrementalNewlineDecoder = field(
-        default_factory=lambda: io.IncrementalNewlineDecoder(  # it keeps \r\n together
-            codecs.getincrementaldecoder("utf-8")("replace"), translate=False
-        )
-    )
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, 0
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=False)  # \r\n stay together
 
     def read(self) -> Iterator[bytes]:
         """Yield what is new, of much the end.

@@ -55,22 +55,18 @@ def query(requested: Slurm, known: Mapping[str, str] | None = None) -> list[Site
     values = known or settings()
     kind = values.get("PreemptType", "").removeprefix("preempt/")
     if kind == "partition_prio":
-        return _partitions(requested.partition)
+        names = requested.partition.split(",") if requested.partition else []
+        return [
+            Site(f"partition {each['PartitionName']}", mode_of(each.get("PreemptMode", "OFF")))
+            for each in show_partitions(*names if len(names) == 1 else ())
+            if each["PartitionName"] in names or (not names and each.get("Default") == "YES")
+        ]
     mode = mode_of(values.get("PreemptMode", "OFF"))
     if kind == "qos" and requested.qos:
         return [_qos(name, mode) for name in requested.qos.lower().split(",")]
     if kind == "qos":
         return [Site("this cluster", mode, is_clusters=True)]
     return [Site("this cluster", "OFF")] if values else []
-
-
-def _partitions(requested: str | None) -> list[Site]:
-    names = requested.split(",") if requested else []
-    return [
-        Site(f"partition {each['PartitionName']}", mode_of(each.get("PreemptMode", "OFF")))
-        for each in show_partitions(*names if len(names) == 1 else ())
-        if each["PartitionName"] in names or (not names and each.get("Default") == "YES")
-    ]
 
 
 def _qos(name: str, mode_of_cluster: str) -> Site:

@@ -145,9 +145,8 @@ def resume_all(sweep: Path, request: resume.Request) -> int:
     """Continue every point that is not complete and does not run; returns the exit code."""
     run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
-    print_line(f"{sweep.name}: {len(numbers)} of {quantity(len(run_dirs), 'point')} continue")
-    if len(numbers) < len(run_dirs):
-        print_line("the others are complete, or still queued or running")
+    continued = f"{len(numbers)} of {quantity(len(run_dirs), 'point')} continue"
+    print_line(f"{sweep.name}: {continued}; others are complete, queued or running")
     cluster = resume.cluster_of(run_dirs, request)
     if cluster == "slurm" and numbers:
         chosen = [run_dirs[number] for number in numbers]

@@ -47,7 +47,7 @@ def fact(lines, name):
 def test_a_key_has_type_default_and_meaning(explain):
     lines = explain("train.momentum")
     assert lines[0] == ["train.momentum"]
-    assert fact(lines, "type") == "a number, at least 0 and below 1"
+    assert fact(lines, "type") == "a number, at least 0 and less than 1"
     assert fact(lines, "default") == "0.9"
     assert "sgd" in fact(lines, "meaning")
 
