@@ -2,29 +2,19 @@
 
 from collections.abc import Iterator
 
+from ...contract import spec as spec_keys
 from ...contract.batch_sizes import uneven
 from ...contract.problems import Problem, format_value
-from ...contract.spec import (
-    DATASETS,
-    METRIC_MODES,
-    MODELS,
-    OBJECTIVES,
-    OPTIMIZERS,
-    SCHEDULES,
-    STRATEGIES,
-    TRANSFORMS,
-    Spec,
-    Train,
-)
+from ...contract.spec import METRIC_MODES, OPTIMIZERS, Spec, Train
 
 _KNOWN = {
-    "model": MODELS,
-    "dataset": DATASETS,
-    "objective": OBJECTIVES,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "transform": TRANSFORMS,
-    "strategy": STRATEGIES,
+    "model": spec_keys.MODELS,
+    "dataset": spec_keys.DATASETS,
+    "objective": spec_keys.OBJECTIVES,
+    "optimizer": spec_keys.OPTIMIZERS,
+    "schedule": spec_keys.SCHEDULES,
+    "transform": spec_keys.TRANSFORMS,
+    "strategy": spec_keys.STRATEGIES,
 }
 
 

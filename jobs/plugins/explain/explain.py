@@ -101,17 +101,12 @@ def _place(where: str) -> str:
     return f"command line: {change}" if kind == "override" else display_path(Path(where))
 
 
-def limited_type_name(key: Key) -> str:
-    """Return the type of a key with its limits: `a number, at least 0 and less than 1`."""
-    known = ((BOUNDS[name][1], limit) for name, limit in key.limits.items())
-    limits = " and ".join(f"{words} {limit}" for words, limit in known if words)
-    return type_name(key.type) + (f", {limits}" if limits else "")
-
-
 def facts_of(key: Key, loaded: LoadedSpec | None) -> dict[str, Any]:
     """Return what there is to say of a key, with its value in a spec."""
-    facts = {"key": key.dotted, "type": limited_type_name(key), "default": key.default}
-    facts["meaning"] = key.description
+    limits = ((BOUNDS[name][1], limit) for name, limit in key.limits.items())
+    words = " and ".join(f"{words} {limit}" for words, limit in limits if words)
+    kind = ", ".join(filter(None, [type_name(key.type), words]))
+    facts = {"key": key.dotted, "type": kind, "default": key.default, "meaning": key.description}
     if loaded is not None:
         facts["value"], facts["from"] = value_and_origin(key, loaded)
     return facts

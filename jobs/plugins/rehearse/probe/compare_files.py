@@ -95,9 +95,8 @@ def difference(ours: Any, theirs: Any) -> float | None:
 
 def why_unread(path: Path, error: Exception) -> str:
     """Return why the objects in a file cannot be compared; empty for a file without objects."""
-    if path.suffix not in PICKLES and not path.read_bytes().startswith(WITH_OBJECTS):
-        return ""
-    if not isinstance(error, (pickle.UnpicklingError, ValueError)):
+    has_objects = path.suffix in PICKLES or path.read_bytes().startswith(WITH_OBJECTS)
+    if not (has_objects and isinstance(error, (pickle.UnpicklingError, ValueError))):
         return ""
     if name := re.search(r"GLOBAL (\S+)", str(error)):
         return f"it has an object of {name[1]}, which torch.load(weights_only=True) refuses"
