@@ -46,11 +46,6 @@ def frozen(tmp_path, monkeypatch):
     return begun
 
 
-def checked(run):
-    loaded, run_dir = run
-    check.check(loaded, run_dir)
-
-
 @pytest.fixture
 def interpreter(tmp_path):
     """`interpreter(body, launch)`: a spec whose launch.python is a shell script."""
@@ -84,7 +79,7 @@ def reports(error=None, *, folder):
 def test_warnings_are_shown_and_refuse_nothing(frozen, interpreter, tmp_path, capfd):
     frames = ("net.py:3, in f: x.cuda()",)
     error = Problem(("train", "model"), "needs a GPU", "h", is_error=False, frames=frames)
-    checked(frozen(interpreter(reports(error, folder=tmp_path))))
+    check.check(*frozen(interpreter(reports(error, folder=tmp_path))))
     printed = capfd.readouterr().err.splitlines()
     assert printed[:3] == [
         "warning: x.yaml:1: train.model: needs a GPU",
@@ -115,7 +110,7 @@ def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
 ):
     monkeypatch.setattr(check, "LIMIT_S", 3.0)
     run = frozen(interpreter(f"sleep 300 & echo $! >{tmp_path}/child; wait"))
-    checked(run)
+    check.check(*run)
     assert "not checked: the check was ended after 3 s" in capfd.readouterr().err
     wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()))
 
@@ -123,7 +118,7 @@ def test_the_limit_ends_the_process_with_its_children_and_the_submit_goes_on(
 def test_a_process_that_fails_refuses_nothing_and_its_last_line_is_shown(
     frozen, interpreter, capfd
 ):
-    checked(frozen(interpreter("echo libcuda is missing >&2; exit 3")))
+    check.check(*frozen(interpreter("echo libcuda is missing >&2; exit 3")))
     assert "not checked: the check ended with status 3: libcuda" in capfd.readouterr().err
 
 
@@ -145,11 +140,11 @@ SCRIPT = "name: x\nlaunch:\n  script: own.py\n"
 
 def test_the_syntax_of_an_own_script_is_checked_and_nothing_is_executed(frozen, tmp_path, capfd):
     own = f"open({str(tmp_path / 'executed')!r}, 'w')\n"
-    checked(frozen(SCRIPT, own=own))
+    check.check(*frozen(SCRIPT, own=own))
     assert "checked the syntax" in capfd.readouterr().err
     assert not (tmp_path / "executed").exists()
     with pytest.raises(SpecError) as caught:
-        checked(frozen(SCRIPT, own="x = 1\ndef f(:\n"))
+        check.check(*frozen(SCRIPT, own="x = 1\ndef f(:\n"))
     text = str(caught.value)
     assert text.startswith("x.yaml:3: launch.script: own.py: ") and "(own.py, line 2)" in text
 
@@ -157,12 +152,12 @@ def test_the_syntax_of_an_own_script_is_checked_and_nothing_is_executed(frozen, 
 def test_an_own_module_that_no_rank_would_find_is_refused(frozen, capfd):
     words = r"x.yaml:2: launch.module: .* have no module no_such.train"
     with pytest.raises(SpecError, match=words):
-        checked(frozen("name: x\nlaunch: {module: no_such.train}\n"))
-    checked(frozen("name: x\nlaunch: {module: json.tool}\n"))  # an installed one
+        check.check(*frozen("name: x\nlaunch: {module: no_such.train}\n"))
+    check.check(*frozen("name: x\nlaunch: {module: json.tool}\n"))  # an installed one
     assert "checked the syntax" in capfd.readouterr().err
 
 
 def test_an_interpreter_that_is_not_here_is_not_checked(frozen, capfd):
-    checked(frozen("name: x\nlaunch: {python: no-such-python}\n"))
+    check.check(*frozen("name: x\nlaunch: {python: no-such-python}\n"))
     words = capfd.readouterr().err
     assert "not checked: [Errno 2] No such file or directory: " in words

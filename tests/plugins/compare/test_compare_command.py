@@ -1,8 +1,6 @@
-"""The command compare on two runs, also right after one of them ended on another host."""
+"""The command compare on two runs."""
 
 from slurm_job_kit.jobs.__main__ import main
-from tests.core.commands.test_two_hosts import run as run
-from tests.core.commands.test_two_hosts import there as there
 from tests.core.run_files import make_run, write_json
 
 

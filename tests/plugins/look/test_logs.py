@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from slurm_job_kit.jobs.contract.records.nodes import RankError
 from slurm_job_kit.jobs.plugins.look import logs
 from tests.core import run_files
 from tests.core.run_files import make_run, write_json
+from tests.core.waiting import wait_for
 
 LIMIT_S = 20
 
@@ -97,11 +97,12 @@ def test_a_run_that_has_not_started_has_no_log(here, capsys):
 
 def wait_until_shown(capsys, seen, text):
     """Wait until the command has printed a text; `seen` collects what it prints."""
-    deadline = time.monotonic() + LIMIT_S
-    while text not in "".join(seen):
-        assert time.monotonic() < deadline, (text, seen)
+
+    def is_shown():
         seen.append(capsys.readouterr().out)
-        time.sleep(0.02)
+        return text in "".join(seen)
+
+    wait_for(is_shown, text)
 
 
 def test_a_log_is_followed_over_attempts_until_the_run_has_ended(

@@ -1,12 +1,8 @@
 """What the plugin keeps in the evidence of an attempt, as JSON values."""
 
 
-def reasons(*nodes, kind="bad_node", is_left_out=True, text="preflight: wrong sums", failure=""):
-    """What speaks against nodes."""
-    reason = {"kind": kind, "is_left_out": is_left_out, "text": text, "failure": failure}
-    return [{"node": node, **reason} for node in nodes]
-
-
-def kept(*nodes, **reason):
-    """The part of the evidence that has these reasons."""
-    return {"plugins": {"nodes": {"reasons": reasons(*nodes, **reason)}}}
+def kept(*nodes, kind="bad_node", is_left_out=True, failure=""):
+    """The part of the evidence that has a reason against each of these nodes."""
+    reason = {"kind": kind, "is_left_out": is_left_out, "failure": failure}
+    reasons = [{"node": node, "text": "preflight: wrong sums", **reason} for node in nodes]
+    return {"plugins": {"nodes": {"reasons": reasons}}}

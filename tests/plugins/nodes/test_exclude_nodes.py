@@ -1,14 +1,13 @@
 """The bad nodes that the next start of a job leaves out, and the calls of Slurm for it."""
 
-import json
 import time
 
 import pytest
 
 from slurm_job_kit.jobs import hooks
 from slurm_job_kit.jobs.attempt import execute
-from slurm_job_kit.jobs.contract import records
-from slurm_job_kit.jobs.contract.records.ended import AttemptRecord, read_attempts
+from slurm_job_kit.jobs.base.files import append_jsonl
+from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.records.queued import Submission
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
@@ -17,17 +16,8 @@ from slurm_job_kit.jobs.slurm.job import Job
 from tests.core import run_files
 from tests.plugins.nodes.kit import kept
 
-NOW, DAY_S = 1e9, 24 * 3600
+DAY_S = 24 * 3600
 NODES = [f"n{index}" for index in range(1, 5)]
-
-
-def record(*bad, ago_s=0.0, now=NOW, **reason):
-    return run_files.attempt(kept(*bad, **reason), nodes=NODES, stop=now - ago_s)
-
-
-def parsed(entries):
-    numbered = [entry | {"attempt": number} for number, entry in enumerate(entries)]
-    return [records.decode(AttemptRecord, entry, "here") for entry in numbered]
 
 
 @pytest.fixture
@@ -45,8 +35,9 @@ def run(tmp_path, fake_slurm, monkeypatch):
         run_dir = RunDir(tmp_path / "run")
         run_dir.path.mkdir(exist_ok=True)
         run_dir.spec.write_text(Spec(slurm=Slurm(**{"nodes": 3, **slurm})).to_json())
-        lines = [json.dumps(records.encode(entry)) for entry in parsed(attempts)]
-        run_dir.attempts.write_text("".join(f"{line}\n" for line in lines))
+        run_dir.attempts.unlink(missing_ok=True)
+        for number, entry in enumerate(attempts):
+            append_jsonl(run_dir.attempts, entry | {"attempt": number})
         earlier = len(fake_slurm.calls)
         facts, job = fact_reader.read(run_dir, 1), Job("PENDING", excluded=present)
         execute.exclude_nodes(run_dir, facts, "7", job)
@@ -56,18 +47,14 @@ def run(tmp_path, fake_slurm, monkeypatch):
 
 
 def now(*bad, ago_s=0.0, **reason):
-    return record(*bad, ago_s=ago_s, now=time.time(), **reason)
+    return run_files.attempt(kept(*bad, **reason), nodes=NODES, stop=time.time() - ago_s)
 
 
 def test_a_bad_node_is_left_out_after_slurm_was_asked(run, fake_slurm, capfd):
     asked = run([now("n2")])
     assert not [line for line in fake_slurm.env if line.startswith("SLURM_JOB_ID=")]
-    assert [call.split()[:2] for call in asked] == [
-        ["sbatch", "--test-only"],
-        ["scontrol", "update"],
-    ]
-    assert "--exclude=n2 " in asked[0]
-    assert asked[1] == "scontrol update JobId=7 ExcNodeList=n2"
+    assert asked[0].startswith("sbatch --test-only ") and "--exclude=n2 " in asked[0]
+    assert asked[1:] == ["scontrol update JobId=7 ExcNodeList=n2"]
     message = "node n2 is left out of the next attempts for 24 h: preflight: wrong sums\n"
     assert capfd.readouterr().err == message
 
@@ -100,9 +87,8 @@ def test_the_newest_bad_node_is_left_out_where_not_all_can_be(run, capfd):
     asked = run([now("n4"), now("n2")])
     assert asked[-1] == "scontrol update JobId=7 ExcNodeList=n2"
     first, second = capfd.readouterr().err.splitlines()
-    assert first.startswith("node n2 is left out") and second.startswith(
-        "node n4 cannot be left out, too few other nodes"
-    )
+    assert first.startswith("node n2 is left out")
+    assert second.startswith("node n4 cannot be left out, too few other nodes")
 
 
 def test_without_slurms_answer_nothing_is_left_out(run, fake_slurm, capfd):

@@ -261,14 +261,12 @@ def test_a_flag_is_given_to_later_starts_once_there_is_a_checkpoint(tmp_path, wo
 @pytest.mark.slow
 def test_a_run_of_a_script_is_rehearsed_with_its_inputs(tmp_path):
     (code := tmp_path / "code").mkdir()
-    spec = "name: a\nlaunch: {script: train.py, inputs: [x, x]}\n"
+    spec = "name: a\nruns_root: ../runs\nlaunch: {script: train.py, inputs: [x, x]}\n"
     for name, text in {"a.yaml": spec, "train.py": "open('x')", "x": ""}.items():
         (code / name).write_text(text)
-    env = ENV | {"KIT_RUNS": str(tmp_path / "runs")}
     submit = [*COMMAND[:-1], "submit", "a.yaml", "--cluster", "local"]
-    subprocess.run(submit, cwd=code, env=env, check=True)
-    words = [*COMMAND, str(tmp_path / "runs/a/latest"), *only("middle")]
-    done = subprocess.run(words, cwd=code, env=env, capture_output=True, text=True, check=False)
+    subprocess.run(submit, cwd=code, env=ENV, check=True)
+    done = rehearse_in(code, str(tmp_path / "runs/a/latest"), *only("middle"))
     assert "undisturbed it ends without a step" in done.stderr
 
 
