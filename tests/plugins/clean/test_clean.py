@@ -45,6 +45,11 @@ def everything(run):
     return sorted(str(path) for path in run.path.rglob("*"))
 
 
+def stays_whole(run):
+    before = everything(run)
+    return main(["clean", "--yes"]) == 0 and everything(run) == before
+
+
 def test_without_yes_it_lists_and_deletes_nothing(here, capfd):
     run = ended(here)
     before = everything(run)
@@ -96,9 +101,7 @@ def test_a_run_with_a_job_in_the_queue_stays_whole(slurm, here, state, is_succes
     if is_successor:
         records.write(run.successor, Successor("13", "12"))
     slurm.set_state("13" if is_successor else "12", state)
-    before = everything(run)
-    assert main(["clean", "--yes"]) == 0
-    assert everything(run) == before
+    assert stays_whole(run)
 
 
 def test_a_run_that_trains_on_this_machine_stays_whole(here):
@@ -108,9 +111,7 @@ def test_a_run_that_trains_on_this_machine_stays_whole(here):
             owner = {"job_id": f"local-x-{process.pid}", "host": os.uname().nodename}
             began = procfs.start_of(process.pid)
             write_json(run.owner, run_files.claim(**owner, pid=process.pid, pid_start=began))
-            before = everything(run)
-            assert main(["clean", "--yes"]) == 0
-            assert everything(run) == before
+            assert stays_whole(run)
         finally:
             process.kill()
 
@@ -189,10 +190,9 @@ def test_clean_keeps_what_no_run_of_the_kit_has(here, name, line, capfd):
     else:
         (run.path / name).write_text("{")
     age(run.path, 40)
-    before = everything(run)
-    assert main(["clean", "--yes"]) == 0
+    assert stays_whole(run)
     assert f"{run.path.parent.name}/20260101 is kept: " in (err := capfd.readouterr().err)
-    assert line in err and everything(run) == before
+    assert line in err
 
 
 def test_clean_deletes_links_and_nothing_behind_them(here, capfd):

@@ -19,10 +19,8 @@ def test_export_needs_a_checkpoint_a_folder_and_the_packages_of_the_trainer(
     assert "there is no directory a b\n  hint: mkdir -p 'a b'\n" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert main(["export", "--checkpoint=6"]) == 2
-    assert (
-        f"{sys.executable} has no safetensors (extra train of slurm-job-kit)\n  hint: "
-        in capsys.readouterr().err
-    )
+    words = f"{sys.executable} has no safetensors (extra train of slurm-job-kit)\n  hint: "
+    assert words in capsys.readouterr().err
 
 
 def test_export_imports_nothing_of_the_working_directory(here):

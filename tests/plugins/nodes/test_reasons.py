@@ -1,5 +1,7 @@
 """What an attempt says against nodes."""
 
+from dataclasses import replace
+
 import pytest
 
 from slurm_job_kit.jobs.contract import records
@@ -22,17 +24,14 @@ def error(node, kind=Kind.UNKNOWN, text="ValueError: x", rank=0, **fields):
     return RankError(1.0 + rank, rank, node, text, kind, **fields)
 
 
+BAD = error("n2", Kind.BAD_NODE)
 PEER = error("n1", Kind.COLLECTIVE, "Connection closed by peer", rank=5, caused_by_peer=True)
 
 # name: errors, what else is known -> (node, kind, whether it is left out at once) of each reason
 SIGNS = {
-    "a failed preflight": ([error("n2", Kind.BAD_NODE), PEER], {}, [("n2", "bad_node", True)]),
+    "a failed preflight": ([BAD, PEER], {}, [("n2", "bad_node", True)]),
     "two nodes, once each": (
-        [
-            error("n2", Kind.BAD_NODE),
-            error("n1", Kind.GPU_FAULT),
-            error("n2", Kind.BAD_NODE, rank=1),
-        ],
+        [BAD, error("n1", Kind.GPU_FAULT), error("n2", Kind.BAD_NODE, rank=1)],
         {},
         [("n1", "gpu_fault", True), ("n2", "bad_node", True)],
     ),
@@ -50,7 +49,7 @@ SIGNS = {
     "an agent of one node": ([], {"agents": ["n2: no python"]}, [("n2", "unknown", False)]),
     "fewer GPUs on one node": ([], {"gpus": [2, 1, 2]}, [("n2", "bad_node", True)]),
     "fewer GPUs on all nodes": ([], {"gpus": [1, 1, 1]}, []),
-    "a node that does not answer": ([PEER], {"lost": ("n2",)}, [("n2", "node_failure", True)]),
+    "a silent node": ([PEER], {"unreachable_nodes": ("n2",)}, [("n2", "node_failure", True)]),
     "Slurm's word": (
         [PEER],
         {"states": {"n1": "ALLOCATED", "n2": "MIXED+DRAIN", "n3": "DOWN*"}},
@@ -65,11 +64,7 @@ SIGNS = {
     "a stop": ([error("n2")], {"signals": ("SIGTERM",)}, []),
     "a job that Slurm ends": ([error("n2")], {"job_state": "COMPLETING"}, []),
     "without Slurm": ([error("n2")], {"job_state": "LOCAL"}, []),
-    "a failed preflight without Slurm": (
-        [error("n2", Kind.BAD_NODE)],
-        {"job_state": "LOCAL"},
-        [("n2", "bad_node", True)],
-    ),
+    "a failed preflight here": ([BAD], {"job_state": "LOCAL"}, [("n2", "bad_node", True)]),
 }
 
 
@@ -87,17 +82,8 @@ def test_whom_an_attempt_speaks_against(run, errors, known, expected):
         Timeline(run, "rank-00007", 1).event("spawn", host=known["gone"], pid=1)
     if "hang" in known:
         records.write(attempt.hang, known["hang"])
-    evidence = Evidence(
-        outcome=None,
-        job_state=known.get("job_state", "RUNNING"),
-        job_reason="None",
-        signals=known.get("signals", ()),
-        is_preempted=False,
-        has_progress=False,
-        error="an error",
-        kind=known.get("kind"),
-        unreachable_nodes=known.get("lost", ()),
-    )
+    names = ("job_state", "signals", "kind", "unreachable_nodes")
+    evidence = replace(NOTHING, **{name: known[name] for name in names if name in known})
     reasons = reasons_of(fact_reader.read(run, 1), evidence, known.get("states", {}))
     assert [(reason.node, reason.kind, reason.is_left_out) for reason in reasons] == expected
 
@@ -108,9 +94,8 @@ def test_two_crashes_in_the_same_line_are_the_same_failure(run):
     for number, node in enumerate(("n1", "n2"), 1):
         attempt = opened(run, number, nodes=["n1", "n2", "n3"])
         trace = f"Traceback\n  {TRACE}\nValueError: {node}"
-        records.write(
-            attempt.rank_error(0), error(node, text=f"ValueError: {node}", traceback=trace)
-        )
+        failed = error(node, text=f"ValueError: {node}", traceback=trace)
+        records.write(attempt.rank_error(0), failed)
         (reason,) = reasons_of(fact_reader.read(run, number), NOTHING, {})
         failures.append(reason.failure)
     assert failures[0] == failures[1] != ""

@@ -23,26 +23,20 @@ def write(name, content=b"new" * BIG):
     Path(name).write_bytes(content)
 
 
-WRITTEN = ["is empty", "is half written", "is written"]
+def shell(command):
+    return lambda: subprocess.run(command, shell=True, check=True)
+
+
+def written(name):
+    return [f"{name} {what}" for what in ("is empty", "is half written", "is written")]
+
+
 OPERATIONS = {
-    "written to the final name": (
-        lambda: write("last.pt"),
-        [f"last.pt {what}" for what in WRITTEN],
-    ),
-    "by another program": (
-        lambda: subprocess.run("cp last.pt other.pt", shell=True, check=True),
-        [f"other.pt {what}" for what in WRITTEN],
-    ),
-    "renamed by another program": (
-        lambda: subprocess.run(
-            "cp last.pt a && sleep 0.02 && mv a last.pt", shell=True, check=True
-        ),
-        [],  # the same content
-    ),
-    "another content, renamed by another program": (
-        lambda: subprocess.run("echo 1 > a && sleep 0.02 && mv a b", shell=True, check=True),
-        ["b is written"],
-    ),
+    "written to the final name": (lambda: write("last.pt"), written("last.pt")),
+    "by another program": (shell("cp last.pt other.pt"), written("other.pt")),
+    # The same content.
+    "renamed by another program": (shell("cp last.pt a && sleep 0.02 && mv a last.pt"), []),
+    "another content, renamed": (shell("echo 1 > a && sleep 0.02 && mv a b"), ["b is written"]),
     "a folder with its name last": (
         lambda: (write("new/a"), shutil.move("new", "step-1")),
         ["step-1 is renamed"],
@@ -50,7 +44,7 @@ OPERATIONS = {
     "removed": (lambda: os.remove("last.pt"), ["last.pt is removed"]),
     "a link": (lambda: os.symlink("last.pt", "latest"), ["latest is written"]),
     "lines that are appended": (lambda: write("a.csv"), []),
-    "beside the repository": (lambda: write("../a.pt"), [f"a.pt {what}" for what in WRITTEN]),
+    "beside the repository": (lambda: write("../a.pt"), written("a.pt")),
 }
 
 

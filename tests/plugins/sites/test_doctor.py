@@ -41,18 +41,16 @@ def doctor(slurm, fast_python, capsys):
     """`doctor(words, ...)`: its exit code and what it prints, on a site of these settings."""
 
     def call(*words, ahead_s=0, kill_wait=30, requeue=1, mode="REQUEUE", most=""):
-        config = CONFIG.format(
-            time=int(time.time() - ahead_s), kill_wait=kill_wait, requeue=requeue
-        )
+        now = int(time.time() - ahead_s)
+        config = CONFIG.format(time=now, kill_wait=kill_wait, requeue=requeue)
         slurm.answer("scontrol", "Slurmctld(primary) at head is UP\n", when="ping*")
         slurm.answer("scontrol", config, when="*config")
         slurm.answer("scontrol", PARTITIONS.format(mode=mode), when="*partition*")
         slurm.answer("sbatch", error="error: Invalid account\n", status=1, when="*=gpu*")
         slurm.install("sacctmgr", "")
         slurm.answer("sacctmgr", "normal,low\n", when="*format=QOS")
-        slurm.answer(
-            "sacctmgr", f"normal|00:00:00||{most}\nother|00:00:00|1|1\n", when="*show qos*"
-        )
+        every = f"normal|00:00:00||{most}\nother|00:00:00|1|1\n"
+        slurm.answer("sacctmgr", every, when="*show qos*")
         slurm.answer("sacctmgr", "lab\n", when="*DefaultAccount")
         code = main(["doctor", *words])
         return code, capsys.readouterr().out
