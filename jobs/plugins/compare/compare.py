@@ -23,7 +23,7 @@ from ...runs import lookup, state
 from ...runs.frozen_spec import FIXED, differences, is_free
 
 MAKE = ("RUN WITH", "FLAGS")
-UNFIT = "can be compared"
+UNFIT, NOT_COMPARED = "can be compared", "not compared"
 FIRST = "metrics.jsonl, first at "
 FILES = "checkpoints/"
 
@@ -36,11 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     run_dir, reference = lookup.find(args.run), lookup.find(args.reference)
     differences = compare(run_dir, reference)
-    is_equal = not differences
-    shown = summary(run_dir, reference) if is_equal else verdict(differences)
-    is_compared = is_equal or not differences[0].endswith(UNFIT)
-    known = is_equal if is_compared else None
-    if not answer.give(equal=known, verdict=shown, differences=differences):
+    shown = verdict(differences) if differences else summary(run_dir, reference)
+    is_equal = None if shown == NOT_COMPARED else not differences
+    if not answer.give(equal=is_equal, verdict=shown, differences=differences):
         print("\n".join([shown, *differences]))
     return 0 if is_equal else 1
 
@@ -49,7 +47,7 @@ def verdict(differences: Sequence[str]) -> str:
     """Return in a line how two runs differ, from their `differences`."""
     keys = [each.partition(":")[0] for each in differences]
     if differences[0].endswith(UNFIT):
-        return "not compared"
+        return NOT_COMPARED
     of_spec = [key for key in keys if key.split(".")[0] in (*SECTIONS, "setup")]
     since = [key.removeprefix(FIRST) for key in keys if key.startswith(FIRST)]
     is_other = any(key == "weights_sha256" or key.startswith(FILES) for key in keys)

@@ -215,7 +215,6 @@ class Tried:
 
     @cached_property
     def saved(self) -> bool:
-        """Whether the warned starts saved."""
         known = self.continuations
         if known and all(each.position == each.reached and each.is_certain for each in known):
             return True

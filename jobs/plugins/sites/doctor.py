@@ -221,7 +221,6 @@ def clock(ahead_s: float, of: str) -> Line:
 
 
 def short_job(spec: Spec, **changed: Any) -> Spec:
-    """Return the spec of a job of three minutes."""
     slurm = replace(spec.slurm, time="00:03:00", signal_lead_s=1, **changed)
     return replace(spec, slurm=slurm)
 
