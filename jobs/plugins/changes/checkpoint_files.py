@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from ...base import files
+from ...base.console import print_line
 from ...base.errors import UserError
 from ...contract.checkpoint import reader
 from ...contract.checkpoint.manifest import Manifest
@@ -64,20 +65,18 @@ def copy(directory: Path, root: Path) -> Manifest:
     return manifest
 
 
-def newer_than(run_dir: RunDir, name: str) -> list[str]:
-    """Return the names of the committed checkpoints after `name`, newest first."""
-    return [each for each in checkpoint_names(run_dir.checkpoints) if is_newer(each, name)]
-
-
 def go_on_from(run_dir: RunDir, name: str) -> Revision:
-    """Return the change that makes `name` the newest checkpoint: newer ones are renamed.
+    """Return the change that makes `name` the newest checkpoint; print the newer ones.
 
-    The newest one comes first: after a kill the rest is still a state of the run.
+    They are renamed, the newest first: after a kill the rest is still a state of the run.
     Raises: UserError for a damaged checkpoint.
     """
     root = run_dir.checkpoints
     best = name_of_step(root, verify(root / name).best.step)
-    asides = {each: free_name(root / each, ASIDE_PREFIX).name for each in newer_than(run_dir, name)}
+    newer = [each for each in checkpoint_names(root) if is_newer(each, name)]
+    if newer:
+        print_line(f"put aside: {', '.join(newer)}")
+    asides = {each: free_name(root / each, ASIDE_PREFIX).name for each in newer}
     moves = {f"{root.name}/{old}": f"{root.name}/{new}" for old, new in asides.items()}
     texts = {root / LATEST: f"{name}\n", root / BEST: best and f"{best}\n"}
     return Revision(moves=moves) + revision.of_files(run_dir, texts)

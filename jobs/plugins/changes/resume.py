@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...base.console import print_line
 from ...commands import arguments, resume
 from ...contract import records
 from ...contract.checkpoint.names import find_checkpoint
@@ -83,8 +82,5 @@ def revision_of(run_dir: RunDir, overrides: Sequence[str], wanted: argparse.Name
     if is_complete:
         change += extension.reopen(run_dir)
     if checkpoint is not None:
-        aside = checkpoint_files.newer_than(run_dir, checkpoint)
         change += checkpoint_files.go_on_from(run_dir, checkpoint)
-        if aside:
-            print_line(f"put aside: {', '.join(aside)}")
     return change
