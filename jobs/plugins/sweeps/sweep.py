@@ -146,7 +146,8 @@ def resume_all(sweep: Path, request: resume.Request) -> int:
     run_dirs, record = points_of(sweep), sweep_record.read(sweep)
     numbers = open_points(run_dirs)
     continued = f"{len(numbers)} of {quantity(len(run_dirs), 'point')} continue"
-    print_line(f"{sweep.name}: {continued}; others are complete, queued or running")
+    others = "; the others are complete, queued or running" if len(numbers) < len(run_dirs) else ""
+    print_line(f"{sweep.name}: {continued}{others}")
     cluster = resume.cluster_of(run_dirs, request)
     if cluster == "slurm" and numbers:
         chosen = [run_dirs[number] for number in numbers]
