@@ -157,7 +157,7 @@ def format_metric(name: str, value: float | None) -> str:
     short = name.removeprefix("eval_").removeprefix("train_")
     if value is None:
         return f"{short} ?"
-    if short.endswith("_per_s"):
+    if short in ("samples_per_s", "tokens_per_s"):
         return f"{value:.0f} {short.removesuffix('_per_s')}/s"
     is_share = short in ("accuracy", "mfu", "gpu_use")
     return f"{short} {value:.2%}" if is_share else f"{short} {value:.4g}"

@@ -81,7 +81,7 @@ class Reporter:
         log(f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  {pace}  {use}")
         fields = {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
         self.progress.update(lr=lr, speed=speed, eta_s=round(eta_s), **fields)
-        shown = {**speed, "data_wait": data_wait}
+        shown = {**speed, "samples_per_s": samples_per_s, "data_wait": data_wait}
         for each in self._context.watchers:
             each.reported(step, {**means, "lr": lr, **shown})
 

@@ -8,7 +8,8 @@ import torch
 
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.spec import Log, Spec, Train
-from slurm_job_kit.trainer.plugins.gpus.hooks import Speed, measured, peak_flops
+from slurm_job_kit.trainer.plugins.gpus.hooks import callbacks, measured, peak_flops
+from slurm_job_kit.trainer.process.watcher import Pulse
 from tests.core.test_loop import train
 
 
@@ -16,10 +17,15 @@ from tests.core.test_loop import train
     ("device", "precision", "tflops"),
     [
         ("NVIDIA B200", "bf16", 2250),
+        ("NVIDIA GB200", "bf16", 2500),
+        ("NVIDIA H200", "bf16", 989),
+        ("NVIDIA H200 NVL", "bf16", 835),
         ("NVIDIA H100 80GB HBM3", "bf16", 989),
         ("NVIDIA H100 NVL", "fp16", 835),
         ("NVIDIA L40S", "bf16", 362),
+        ("AMD Instinct MI300X OAM", "bf16", 1307),
         ("NVIDIA A100-SXM4-80GB", "fp32", None),
+        ("NVIDIA A100-40C", "bf16", None),  # a vGPU
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "bf16", None),
         ("NVIDIA XB200", "bf16", None),
         ("Tesla V100-SXM2-32GB", "fp16", None),
@@ -40,12 +46,12 @@ def test_tokens_per_second_are_in_the_log_the_progress_and_the_trackers(tmp_path
     args: dict[str, Any] = {"model_args": {"num_embeddings": 6, "embedding_dim": 6}, **names}
     spec = Spec(train=Train(objective="language_model", **args), log=Log(every_steps=1))
     seen = []
-    speed: Any = Speed()
+    speed: Any = callbacks(Pulse())[0]
     speed.reported = lambda step, values: seen.append(values)
     run, _ = train(tmp_path, spec, callbacks=[speed])
     last = read_json(run.progress)["speed"]
     assert last["tokens_per_s"] == pytest.approx(5 * last["samples_per_s"], abs=1)
-    assert last.items() <= seen[-1].items()
+    assert seen[-1]["tokens_per_s"] == last["tokens_per_s"]
     assert f" samples/s  {last['tokens_per_s']:.0f} tokens/s  0 s left" in capsys.readouterr().out
     assert "per_s" not in run.metrics.read_text()  # without times, so that a rerun has the same
 
@@ -59,7 +65,7 @@ def gpu(monkeypatch):
     train = Train(precision="bf16", objective="language_model")
     loop = SimpleNamespace(device=torch.device("cuda", 3), train=train)
     loop.distributed = SimpleNamespace(world_size=8)
-    weight = torch.empty(10**6, 10**3, device="meta")
+    weight = torch.empty(10**6, 10**3, device="meta", requires_grad=True)
     loop.replica = SimpleNamespace(parameters=[weight], fixed_items=128, batch_size=4)
     return loop
 
@@ -68,7 +74,11 @@ def test_mfu_is_the_share_of_the_peak_and_the_driver_has_use_and_memory(gpu):
     # 32,000 tokens/s on each rank, 6 GFLOP each for 10^9 parameters: 192 of 989 TFLOP/s.
     use = {"gpu_use": 0.93, "gpu_gib": 65.0}
     assert measured(gpu, 8000.0) == {"tokens_per_s": 256000.0, "mfu": 0.1941, **use}
+    gpu.replica.parameters[0].requires_grad = False  # without its gradient
+    assert measured(gpu, 8000.0)["mfu"] == 0.1294
     gpu.replica.fixed_items = None
+    assert measured(gpu, 8000.0) == use
+    gpu.replica.fixed_items, gpu.train = 4, Train()
     assert measured(gpu, 8000.0) == use
 
 

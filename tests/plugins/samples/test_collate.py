@@ -10,6 +10,13 @@ from tests.plugins.samples.samples_kit import Given
 pytestmark = pytest.mark.usefixtures("no_reader_left")
 
 
+def test_a_sample_that_a_batch_has_once_is_not_copied():
+    weight = torch.ones(2, requires_grad=True)
+    data = Given(lambda index: (weight * index, index))  # deepcopy refuses such a tensor
+    example, batch = first(data, micro_batch_size=1)
+    assert example[0].tolist() == [[0, 0]] and batch[0].shape == (1, 2)
+
+
 def test_dicts_nested_tuples_numbers_and_texts_become_one_batch():
     def make(index):
         box = (torch.tensor([index, 1]), {"score": index / 2})

@@ -55,7 +55,7 @@ def measured(loop: Loop, samples_per_s: float) -> dict[str, float]:
         peak = peak_flops(torch.cuda.get_device_name(device), loop.train.precision)
         if peak is not None and "tokens_per_s" in found:
             # Source: Chowdhery et al., "PaLM", appendix B, without the term of the attention.
-            per_token = 6 * sum(each.numel() for each in replica.parameters)
+            per_token = sum((6 if x.requires_grad else 4) * x.numel() for x in replica.parameters)
             of_rank = found["tokens_per_s"] / loop.distributed.world_size
             found["mfu"] = round(of_rank * per_token / peak, 4)
         # Without nvidia-ml-py, or a driver that answers, there are no values.
@@ -67,7 +67,7 @@ def measured(loop: Loop, samples_per_s: float) -> dict[str, float]:
 
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Return the most FLOP/s of a GPU; None for a part of one, or where the table has none."""
-    if precision not in ("bf16", "fp16") or " MIG " in device_name:
+    if precision not in ("bf16", "fp16") or re.search(r" MIG |-\d+C$", device_name):
         return None
     names = (name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", device_name))
     return next((PEAK_TFLOPS[name] * 1e12 for name in names), None)

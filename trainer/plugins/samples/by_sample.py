@@ -47,9 +47,13 @@ class Reader(Dataset[Any]):
     def at(self, indices: Sequence[int]) -> RawBatch:
         """Return a batch of these samples as in step 0; errors of the data set pass through."""
         with as_in_worker():
-            read = {index: self._sample(0, index) for index in dict.fromkeys(indices)}
-            # Copies: a user's collate may change the samples that it gets.
-            return self._batch([copy.deepcopy(read[index]) for index in indices], [*indices])
+            read, samples = dict[int, Any](), []
+            for index in indices:
+                # A copy of one that comes again: a user's collate may change what it gets.
+                sample = copy.deepcopy(read[index]) if index in read else self._sample(0, index)
+                read[index] = sample
+                samples.append(sample)
+            return self._batch(samples, [*indices])
 
     def _batch(self, samples: list[Any], indices: list[int]) -> RawBatch:
         content = collate(self.train.collate, samples, indices)
