@@ -220,7 +220,7 @@ def one_look() -> Iterator[None]:
 
 def _with_retry(call: Callable[[Path], Value], path: Path) -> Value:
     """Return `call(path)`; after an error that an old view may have caused, ask and call again."""
-    for each in (path, path.parent):  # that this block has listed the folder of, without the name
+    for each in (path, path.parent):  # this block has listed its folder, and it was not there
         if each.name not in (_listed or {}).get(str(each.parent), (each.name,)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:

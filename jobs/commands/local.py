@@ -210,7 +210,7 @@ def watch(
         if stops.names and not is_stopping:
             is_stopping = True
             for agent in agents:
-                agent.send_signal(signal.SIGTERM)  # not of one that has ended
+                agent.send_signal(signal.SIGTERM)  # does nothing for one that has ended
             print_line(local_lines.format_stop(launch))
             if stop_signal(launch) is None and "SIGINT" not in stops.names:
                 # A cancel, or a closed terminal: no second Ctrl-C can come.

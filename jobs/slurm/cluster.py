@@ -88,7 +88,7 @@ def show_partitions(*names: str) -> list[dict[str, str]]:
 
 
 def show_accounting(*words: str) -> str:
-    """Return what `sacctmgr show` prints, with a bar between two fields; "" without one."""
+    """Return what `sacctmgr show` prints, with a bar between two fields; "" without an answer."""
     return ask.output(["sacctmgr", "--noheader", "--parsable2", "show", *words])
 
 

@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, metavar="N", help="ranks (2, or 1 without a process group)")
     add("--resize", type=int, metavar="N", help="also stop, and continue with N ranks")
     add("--only", action="append", default=[], metavar="WORD", help="harms with this word alone")
-    help_of_it = "for later starts, with {newest:PATTERN}"
-    add("--again", type=shlex.split, default=[], metavar="WORDS", help=help_of_it)
+    add("--again", default="", metavar="WORDS", help="for later starts, with {newest:PATTERN}")
     add("--final", metavar="PATTERN", help="files of the final state; else those written last")
     help_of_it = "a file or folder that git ignores, or a path outside: it may be changed"
     add("--link", action="append", default=[], type=Path, metavar="PATH", help=help_of_it)
@@ -70,7 +69,12 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that cannot be meant. Raises: UserError."""
+    """Refuse options that cannot be meant; split the words of --again. Raises: UserError."""
+    written = args.again
+    try:
+        args.again = shlex.split(written)
+    except ValueError as error:
+        raise UserError(f"--again {written}: {error}") from None
     patterns = [("--again", x["pattern"]) for x in map(PATTERN.search, args.again) if x]
     patterns += [("--final", args.final)] if args.final is not None else []
     for name, pattern in patterns:

@@ -32,9 +32,10 @@ def pointers(run):
     return [(run.checkpoints / name).read_text().strip() for name in ("latest", "best")]
 
 
-def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run):
+def test_newer_checkpoints_are_put_aside_and_the_pointers_follow(run, capfd):
     with go_on_from(run, "step-00000010"):
         pass
+    assert "put aside: step-00000030, step-00000020\n" in "".join(capfd.readouterr())
     assert names(run) == ["aside-step-00000020", "aside-step-00000030", "step-00000010"]
     assert checkpoint_names(run.checkpoints) == ["step-00000010"]
     assert pointers(run) == ["step-00000010", "step-00000010"]

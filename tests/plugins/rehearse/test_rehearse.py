@@ -246,8 +246,7 @@ def test_a_start_does_not_hang_where_torch_ends_its_groups(tmp_path):
 )
 def test_an_option_that_cannot_be_meant_is_named(option, tmp_path, capsys):
     assert main(["rehearse", *option, "--", sys.executable, "train.py"]) == 2
-    error = capsys.readouterr().err.partition("error: ")[2]
-    assert error.removeprefix("argument ").startswith(option[0])
+    assert f"error: {option[0]} " in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -370,7 +370,7 @@ def record_disk(opened: str = "") -> None:
         return
     _thread.is_busy = True
     try:
-        sys.modules["kit_disk"].record(Path(own.place), own.folder / "disk", opened)
+        disk.record(Path(own.place), own.folder / "disk", opened)
     except OSError as error:
         own.recorded = range(0)
         own.event("full", why=str(error))
@@ -434,7 +434,8 @@ def run_next() -> None:
 
 if __name__ == "sitecustomize":
     if "KIT_REHEARSE" in os.environ:
-        import_module("kit_disk")  # while the folder is on the path
+        disk = import_module("kit_disk")  # while the folder is on the path
+        del sys.modules["kit_disk"]  # the script may have one of its own
         sys.meta_path.insert(0, Watch())
         watch_files()
     run_next()
