@@ -88,7 +88,7 @@ def test_row_26_other_world_size_or_strategy_on_resume(
         paced.run.wait_for_step(step)
         harm_storage.stop(paced.run)
         told = row.kit.jobs("resume", paced.run.dir.path, change, check=False)
-        assert told.returncode == 2 and "--yes" in told.stderr, told
+        assert told.returncode == 2 and "hint: repeat it with" in told.stderr, told
         paced = replace(paced, run=row.kit.resume(paced.run, change, "--yes"))
     paced.finish()
 
@@ -130,7 +130,7 @@ def test_row_28_config_and_code_change_between_attempts(row: Row, tmp_path: Path
     frozen = run.dir.spec.read_bytes()
     refused = kit.jobs("resume", run.dir.path, "train.lr=5.0", "slurm.time=00:20:00", check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "train.lr: 0.05 -> 5.0\n" in refused.stderr and "--yes" in refused.stderr
+    assert "train.lr: 0.05 -> 5.0\n" in refused.stderr and "hint: repeat it with" in refused.stderr
     assert run.dir.spec.read_bytes() == frozen
     resumed = kit.resume(run, "slurm.time=00:20:00")  # another job
     assert json.loads(run.dir.spec.read_text())["slurm"]["time"] == "00:20:00"
