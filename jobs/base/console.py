@@ -158,7 +158,8 @@ def format_metric(name: str, value: float | None) -> str:
     if value is None:
         return f"{short} ?"
     if short in ("samples_per_s", "tokens_per_s"):
-        return f"{value:.0f} {short.removesuffix('_per_s')}/s"
+        number = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+        return f"{number} {short.removesuffix('_per_s')}/s"
     is_share = short in ("accuracy", "mfu", "gpu_use")
     return f"{short} {value:.2%}" if is_share else f"{short} {value:.4g}"
 

@@ -87,9 +87,12 @@ def test_speed_leaves_out_an_evaluation_but_the_share_of_data_does_not(report, c
     reporter.report_training(2, {"train_loss": 1.0}, 0.1, data_wait_s=1.0)
     clock.s += 1
     reporter.report_training(3, {"train_loss": 1.0}, 0.1, data_wait_s=0.5)
-    *_, line, next_line = capsys.readouterr().out.splitlines()
+    clock.s += 200
+    reporter.report_training(4, {"train_loss": 1.0}, 0.1, data_wait_s=0)
+    *_, line, next_line, slow = capsys.readouterr().out.splitlines()
     assert "  48 samples/s  8 s left  data 10%  " in line
     assert "  48 samples/s  7 s left  data 50%  " in next_line
+    assert "  0.08 samples/s  " in slow
 
 
 def test_metrics_and_log_number_the_epochs_alike_from_one(report, tmp_path, capsys):

@@ -75,13 +75,13 @@ class Reporter:
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux: KiB
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             peak_bytes = torch.cuda.max_memory_allocated()
-        speed = {"samples_per_s": round(samples_per_s, 1), **self.more(samples_per_s)}
+        speed = {"samples_per_s": samples_per_s, **self.more(samples_per_s)}
         pace = f"{format_metrics(speed)}  {time_left} left"
         use = f"data {data_wait:.0%}  mem {peak_bytes / 2**30:.1f} GiB"
         log(f"{self._where(step)}  {format_metrics(means)}  lr {lr:.3g}  {pace}  {use}")
         fields = {"epoch": step // length.steps_per_epoch, "loss": means["train_loss"]}
         self.progress.update(lr=lr, speed=speed, eta_s=round(eta_s), **fields)
-        shown = {**speed, "samples_per_s": samples_per_s, "data_wait": data_wait}
+        shown = {**speed, "data_wait": data_wait}
         for each in self._context.watchers:
             each.reported(step, {**means, "lr": lr, **shown})
 

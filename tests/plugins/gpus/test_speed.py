@@ -51,7 +51,7 @@ def test_tokens_per_second_are_in_the_log_the_progress_and_the_trackers(tmp_path
     run, _ = train(tmp_path, spec, callbacks=[speed])
     last = read_json(run.progress)["speed"]
     assert last["tokens_per_s"] == pytest.approx(5 * last["samples_per_s"], abs=1)
-    assert seen[-1]["tokens_per_s"] == last["tokens_per_s"]
+    assert last.items() <= seen[-1].items()
     assert f" samples/s  {last['tokens_per_s']:.0f} tokens/s  0 s left" in capsys.readouterr().out
     assert "per_s" not in run.metrics.read_text()  # without times, so that a rerun has the same
 
