@@ -67,24 +67,27 @@ for kit_name in n u f v d t l; do ulimit -S "-$kit_name" hard 2>/dev/null || tru
 [[ $((${#kit_lines[@]} + ${#kit_prefix[@]})) -gt 1 ]] || kit_log=/dev/null
 kit_find_code
 mapfile -d '' -t kit_environment < <(
+    set +e # and its status is printed: `wait` of bash 5.2 returns -1 for one in 1,000 such shells
     exec 3>&1 >"$kit_log" 2>&1 </dev/null
-    # conda and environment modules fail under -u, and their functions under -e. So only the lines of
-    # setup.sh itself have to exit with 0.
-    set +euo pipefail
-    trap 'kit_status=$?; [[ ${BASH_SOURCE[0]} != "$kit_setup" ]] || exit "$kit_status"' ERR
-    # shellcheck source=/dev/null
-    source "$kit_setup" 3>&- # a server that a line starts must not hold the pipe
-    (exit $?) || exit # not 0: `return`, or a syntax error
-    type -P "${kit_prefix[0]:-env}" >/dev/null ||
-        { echo "launch.command_prefix: ${kit_prefix[0]} is not on PATH" && exit 127; }
-    kit_find_code
-    { export -p && export -pf && printf '\0end'; } >&3 # functions last: bash may not read one again
+    (
+        # conda and environment modules fail under -u, and their functions under -e. So only the lines
+        # of setup.sh itself have to exit with 0.
+        set +uo pipefail
+        trap 'kit_status=$?; [[ ${BASH_SOURCE[0]} != "$kit_setup" ]] || exit "$kit_status"' ERR
+        # shellcheck source=/dev/null
+        source "$kit_setup" 3>&- # a server that a line starts must not hold the pipe
+        (exit $?) || exit # not 0: `return`, or a syntax error
+        type -P "${kit_prefix[0]:-env}" >/dev/null ||
+            { echo "launch.command_prefix: ${kit_prefix[0]} is not on PATH" && exit 127; }
+        kit_find_code
+        # Functions last: bash may not read one again.
+        { export -p && export -pf && printf '\0end'; } >&3
+    )
+    printf '\0%s' "$?" >&3
 )
-kit_status=0
-wait "$!" || kit_status=$?
 cat "$kit_log"
-# Not by the status: `wait` of bash 5.2 returns -1 for one in 20,000 of these shells that exit with 0.
 if [[ ${kit_environment[1]-} != end ]]; then
+    kit_status=${kit_environment[1]:-143} # none: a stop signal ended both shells
     case $kit_status in
     # Some sites send a stop signal to the whole process tree, so to the command of a line, too.
     129 | 130 | 131 | 138 | 140 | 142 | 143) exit "$kit_status" ;;
