@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -40,8 +41,12 @@ class Sums:
 
     def row(self) -> torch.Tensor:
         """Return loss, number of items and metrics as float64 [2 + metrics], without the graph."""
-        loss = self.loss.detach().double()
         items = self.num_items
+        if self.loss.device.type == "cpu":  # a quarter of the time of small operators
+            every = (self.loss, items, *self.metrics.values())
+            numbers = [each if isinstance(each, int) else each.item() for each in every]
+            return torch.from_numpy(np.array(numbers, dtype=np.float64))
+        loss = self.loss.detach().double()
         # `full` fills on the device; a copy of a Python number would make the host wait.
         count = torch.full_like(loss, items) if isinstance(items, int) else items
         values = (count, *self.metrics.values())

@@ -6,7 +6,6 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -156,15 +155,16 @@ class Progress:
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        self._path, self._shown, self._next_write = path, training.Progress(step), 0.0
+        self._path, self._next_write = path, 0.0
+        self._fields: dict[str, Any] = {"step": step}
 
     def update(self, **fields: Any) -> None:
         """Take these fields of `training.Progress`; the other fields keep their values."""
-        self._shown = replace(self._shown, **fields)
+        self._fields |= fields
         if time.monotonic() >= self._next_write:
             self.flush()
 
     def flush(self) -> None:
         self._next_write = time.monotonic() + WRITE_S
         with contextlib.suppress(OSError), files.replacing(self._path) as temporary:
-            temporary.write_text(records.text(self._shown))
+            temporary.write_text(records.text(training.Progress(**self._fields)))
