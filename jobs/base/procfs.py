@@ -1,10 +1,11 @@
-"""Reads from /proc who started a process, when, and which processes it started.
+"""Reads from /proc who started a process, when, which processes it started, and whether it runs.
 
 Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this module.
 """
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -30,6 +31,16 @@ def children(*parents: int) -> list[int]:
             files = Path(f"/proc/{parent}/task").glob("*/children")
             found += [int(pid) for file in files for pid in _read(str(file)).split()]
     return found
+
+
+def run_ns(*pids: int) -> int:
+    """Return for how many nanoseconds the main threads of these processes have run.
+
+    Equal values: none ran in between. Where the kernel does not count it: the present time.
+    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat.
+    """
+    read = [_read(f"/proc/{pid}/schedstat") for pid in pids]
+    return sum(int(text.split()[0]) for text in read if text) or time.monotonic_ns()
 
 
 def start_of(pid: int) -> str:

@@ -65,7 +65,7 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         options.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     options += [f"--log-dir={node.log_dir}", "-m", "--", TRAINER, str(run_dir.path)]
-    return [sys.executable, "-u", "-m", LAUNCHER, *options, *spec.launch.args]
+    return [sys.executable, "-uXfaulthandler", "-m", LAUNCHER, *options, *spec.launch.args]
 
 
 def knows_shutdown_timeout() -> bool:

@@ -91,7 +91,7 @@ def test_the_command_line_of_torchrun(node, node_rank, is_host):
     spec = Spec(launch=Launch(nproc_per_node=4, args=["--x=a b"]))
     options = node(node_rank, spec).options(PLAN, "/tmp/x")
     assert torchrun_command(spec, RUN, options) == [
-        *(sys.executable, "-u", "-m", "slurm_job_kit.jobs.node.signed_torchrun"),
+        *(sys.executable, "-uXfaulthandler", "-m", "slurm_job_kit.jobs.node.signed_torchrun"),
         *("--nnodes=2", "--nproc-per-node=4"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:15001", "--rdzv-id=7-2"),
         f"--rdzv-conf=is_host={is_host},join_timeout=600,read_timeout=180",
@@ -316,11 +316,12 @@ STUCK = "import subprocess, sys, time; {} ; time.sleep(1000)"
 )
 def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
     monkeypatch.setenv("LIMITS", limits)
-    run, process = host(sys.executable, "-c", STUCK.format(ranks))
+    run, process = host(sys.executable, "-X", "faulthandler", "-c", STUCK.format(ranks))
     assert process.wait(LIMIT_S) == 1
     what = "its ranks to start" if ranks == "pass" else "other nodes to end"
-    assert f"torchrun killed: 0.5 s of waiting for {what}\n" in process.stderr.read()
-    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGKILL
+    assert f"torchrun ended: 0.5 s of waiting for {what}\n" in process.stderr.read()
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGABRT
+    assert 'File "<string>", line 1 in <module>' in run.attempt(1).torchrun_log(0).read_text()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.plugins import PLUGINS
 from slurm_job_kit.jobs.plugins.fast_start.hooks import FORKED_RANK
 
 RUN = RunDir(Path("/runs/x y/1"))
-PRELOAD = [sys.executable, "-u", "-m", "slurm_job_kit.jobs.plugins.fast_start.preload"]
+PRELOAD = [sys.executable, "-uXfaulthandler", "-m", "slurm_job_kit.jobs.plugins.fast_start.preload"]
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ from slurm_job_kit.trainer.plugins.health.diagnosis import RankHang
 rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
 watchdog.TICK_S, watchdog.MAX_TICK_S, watchdog.GRACE_S = 0.1, 0.2, 4
-phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S = 1, 0
+phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S, phases.STILL_LIMIT_S = 1, 0, 1
 attempt_dir = RunDir(folder).attempt(1)
 events = Events(rank)
 events.open(RunDir(folder), 1)
@@ -201,6 +201,17 @@ def test_a_device_that_does_not_answer_makes_its_node_bad(start):
     assert ranks.end(0)[0] == [EXIT_FAILED]
     record = read_json(ranks.attempt.rank_error(0))
     assert record["kind"] == "bad_node" and "(limit 1 s) in device test" in record["error"]
+
+
+def test_ranks_of_one_node_that_all_stand_still_before_their_data_end(start, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    ranks = start("wait", "spin", limit_s=100, in_phases=("rendezvous", "import"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        ranks.processes[0].wait(2 * LIMIT_S)
+    ranks.signal(signal.SIGSTOP, 1)
+    statuses, outputs = ranks.end(0)
+    assert statuses == [EXIT_FAILED] and "in wait_for_peers" in outputs[0]
+    assert "(limit 1 s) in rendezvous" in ranks.hang_error()["error"]
 
 
 def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):

@@ -8,6 +8,10 @@ START_UP_LIMIT_S = 1800.0
 START_UP_FACTOR = 10
 MIN_START_UP_LIMIT_S = 30.0
 
+# In which no rank runs at all, where one node has them all, before they read their data: they wait
+# for each other, or for a lock. A rank that imports torch from a slow disk does run.
+STILL_LIMIT_S = 100.0
+
 DEVICE_TEST = "device test"
 NAMES = (
     "import",
@@ -20,6 +24,7 @@ NAMES = (
     "restore",
     "first step",
 )
+BEFORE_DATA = NAMES[: NAMES.index("data")]  # later the user's code may wait for what it likes
 
 
 def limit_s(phase: str, hang_timeout_s: int | str) -> float:

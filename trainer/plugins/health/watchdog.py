@@ -22,11 +22,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....jobs.base.procfs import children, run_ns
 from ....jobs.contract.records.nodes import HangConclusion
 from ...contract import AttemptDir, RecordError, RunDir, files, node_name, records
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
 from ...hooks import Callback
 from ...process.watcher import Pulse
+from . import phases
 from .diagnosis import (
     RankHang,
     diagnose,
@@ -37,7 +39,7 @@ from .diagnosis import (
     stacks_of_all_threads,
 )
 from .failures import BadNode, Hang, PeerHang
-from .phases import DEVICE_TEST, NAMES, limit_s
+from .phases import BEFORE_DATA, DEVICE_TEST, NAMES
 
 if TYPE_CHECKING:
     import torch
@@ -58,13 +60,16 @@ class IdleTimer:
     def __init__(self, hang_timeout_s: int | str = "auto") -> None:
         self.hang_timeout_s = hang_timeout_s
         self.seconds = 0.0
+        self._still_s = 0.0
         self.phase = NAMES[0]
         self._start_up_s = 0.0
 
     @property
     def limit_s(self) -> float:
         """How many seconds without a beat are a hang."""
-        return limit_s(self.phase, self.hang_timeout_s)
+        if self._still_s > phases.STILL_LIMIT_S:
+            return phases.STILL_LIMIT_S
+        return phases.limit_s(self.phase, self.hang_timeout_s)
 
     @property
     def is_in_start_up(self) -> bool:
@@ -84,10 +89,14 @@ class IdleTimer:
         """
         return max(self.seconds, self._start_up_s) > self.limit_s / 4
 
-    def tick(self, elapsed_s: float, begun: str | None) -> None:
-        """Add the time since the last tick; `begun` is what the last beat began, None without."""
+    def tick(self, elapsed_s: float, begun: str | None, is_still: bool = False) -> None:
+        """Add the time since the last tick.
+
+        begun: what the last beat began, None without one. is_still: whether no rank has run since.
+        """
         lived_s = min(elapsed_s, MAX_TICK_S)
         self.seconds += lived_s
+        self._still_s = self._still_s + lived_s if is_still else 0.0
         self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
         if begun is not None:
             self.phase = begun
@@ -136,12 +145,17 @@ class Watchdog(Callback):
         self.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
 
     def _watch(self) -> None:
-        seen, last = self._pulse.now, time.monotonic()
+        seen, last, ran_ns = self._pulse.now, time.monotonic(), 0
+        is_alone = os.environ.get("LOCAL_WORLD_SIZE") == str(self._world_size)
         while True:
             time.sleep(TICK_S)
             beat, now = self._pulse.now, time.monotonic()
+            before, is_still = ran_ns, False
+            if is_alone and self._timer.phase in BEFORE_DATA:
+                ran_ns = run_ns(*children(os.getppid()))  # of all ranks
+                is_still = ran_ns == before
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
-            self._timer.tick(now - last, beat[0] if beat is not seen else None)
+            self._timer.tick(now - last, beat[0] if beat is not seen else None, is_still)
             seen, last = beat, now
             if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
                 self._end()
