@@ -55,7 +55,7 @@ def gpu() -> str | None:
     return None if shutil.which("nvidia-smi") else "needs a GPU: there is no nvidia-smi on PATH"
 
 
-START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
+START, GPU = frozenset({"start"}), frozenset({"gpu"})
 BENCHES = (
     Bench("B1", "start.submit", "submit latency: submitit with torch / kit", 0),
     Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
@@ -69,7 +69,6 @@ BENCHES = (
         sets=frozenset({"usual", "gpu"}),
     ),
     Bench("B8", "checkpoint.stall", "torch.save / the kit's stall, 200 MB"),
-    Bench("B10", "data.seek", "first batch of a resume at 80 % of an epoch / at 1 %"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
     Bench(
         "B13",
@@ -86,11 +85,6 @@ BENCHES = (
         needs=(partial(command, "strace"),),
     ),
     Bench("B18", "start.close", "what the close of an attempt of 10,000 nodes reads", 0, START),
-    Bench(
-        *("B19", "start.node_lost", "power loss of a node to the next step", 0, ALONE),
-        needs=(why_not,),
-        limit_s=1800,
-    ),
     Bench(
         "G1", "gpu.throughput", "ResNet-50: kit / bare loop", sets=GPU, needs=(gpu,), limit_s=900
     ),

@@ -1,1 +1,0 @@
-"""The bench of a seek in the data."""
