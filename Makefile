@@ -71,8 +71,8 @@ bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [F
 	@$(PYTHON) -m tests.bench "$(or $(call typed,B),usual)" $(call typed,FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
 	@$(PYTHON) -m tests.bench start $(call typed,FLAGS)
-bench-gpu: $(READY_DEV) ## Measure the kit on one GPU; where there is none, print that
-	@$(PYTHON) -m tests.bench gpu $(call typed,FLAGS)
+gpu-check: $(READY_DEV) ## Check and measure the kit on one GPU, eight minutes [FLAGS=--dry-run, on a CPU]
+	@$(PYTHON) -m tests.bench gpu --minutes 8 $(call typed,FLAGS)
 bench-full: $(READY_DEV) ## All of it
 	@$(PYTHON) -m tests.bench full $(call typed,FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
@@ -107,5 +107,5 @@ help:
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.
 
 .PHONY: train setup test test-fast test-here \
-	test-on-slurm test-slow chaos test-faults bench bench-start bench-full bench-gpu \
+	test-on-slurm test-slow chaos test-faults bench bench-start bench-full gpu-check \
 	lint release cluster-up cluster-down help help-dev

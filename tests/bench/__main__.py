@@ -2,11 +2,12 @@
 
 python -m tests.bench                    lists the benches and the sets
 python -m tests.bench usual              runs a set, as `make bench` does
-python -m tests.bench B8 seek            runs some by number or name
+python -m tests.bench B8 load            runs some by number or name
 """
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,23 +25,28 @@ from tests.core.run_files import write_json
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAST_LINES = 60  # of a bench's output, shown if it fails
 END_S = 60  # torchrun gives its ranks 30 s to end
+LEAST_S = 20  # less is too short for any bench; as much stays free for the end of one
 
 
-def measure(bench: Bench, folder: Path) -> dict[str, Any]:
+def measure(bench: Bench, folder: Path, left_s: float) -> dict[str, Any]:
     """A bench's figures, or why there are none; the output of its processes goes to a file."""
     figures_file, log = folder / f"{bench.name}.json", folder / f"{bench.name}.log"
     result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
-    if lacks := bench.lacks():
-        return {**result, "left_out": lacks}
+    limit_s = min(bench.limit_s, left_s - LEAST_S)
+    if lacks := bench.lacks() or (limit_s < LEAST_S and f"only {left_s:.0f} s are left"):
+        return {**result, "left_out": f"not run: {lacks}"}
     started, load = time.monotonic(), rounds.load()
     with open(log, "wb") as sink:
-        status = _run(_command(bench, folder), bench.limit_s, sink.fileno())
-    if status == 0:
+        status = _run(_command(bench, folder), limit_s, sink.fileno())
+    if figures_file.exists():
         result["figures"] = json.loads(figures_file.read_text(encoding="utf-8"))
-    else:
+    if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
-        result["error"] = f"failed: {status}"
+        if isinstance(status, str) and left_s < math.inf:
+            result["left_out"] = f"not run: the rest {status}"
+        else:
+            result["error"] = f"failed: {status}"
     seconds = round(time.monotonic() - started, 1)
     return {**result, "load": [load, rounds.load()], "seconds": seconds}
 
@@ -76,7 +82,10 @@ def main(arguments: list[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="NAME", help="a set, a number or a name")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="PATH")
-    parser.add_argument("--rounds", type=int, metavar="N", help="at most so many: for a trial")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for all of them together")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="two rounds, tiny sizes of the GPU's rows"
+    )
     asked = parser.parse_args(arguments)
     if not asked.names:
         print(listing())
@@ -85,15 +94,16 @@ def main(arguments: list[str]) -> int:
         benches = chosen(asked.names)
     except ValueError as error:
         parser.error(f"{error}\n{listing()}")
-    if asked.rounds is not None:
-        os.environ[rounds.AT_MOST] = str(max(asked.rounds, 2))
-        print(f"a trial: at most {os.environ[rounds.AT_MOST]} rounds")
+    if asked.dry_run:
+        os.environ[rounds.DRY_RUN] = "1"
+        print("a dry run: two rounds and tiny sizes, which show that the benches run")
     started, machine, results = time.monotonic(), rounds.machine(), []
     print(report.describe(machine), flush=True)
     for bench in benches:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            results.append(measure(bench, Path(folder)))
-        print(report.progress(results[-1]), file=sys.stderr)
+            left_s = 60 * asked.minutes - (time.monotonic() - started)
+            results.append(measure(bench, Path(folder), left_s))
+        print(report.progress(results[-1]), report.table(results[-1:]), sep="\n", flush=True)
     seconds = time.monotonic() - started
     print(report.table(results), report.summary(results, seconds), sep="\n")
     asked.json.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,12 @@ from slurm_job_kit.trainer.training.run import prepare
 from tests.core.run_files import write_json
 
 
+def wait_for_device() -> None:
+    """Wait until the GPU has done its work, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 class StepClock:
     """The seconds from the beginning of one step to that of a later one; steps count from 0.
 
@@ -36,6 +42,8 @@ class StepClock:
         self._started = self.seconds = 0.0
 
     def begin(self, step: int) -> None:
+        if step in (self._first, self._last):
+            wait_for_device()
         if step == self._first:
             self._started = time.perf_counter()
         elif step == self._last:

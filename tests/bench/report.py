@@ -24,7 +24,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 def progress(result: dict[str, Any]) -> str:
     """One line about a bench that has ended."""
     if "left_out" in result:
-        return f"{result['bench']}: left out, {result['left_out']}"
+        return f"{result['bench']}: {result['left_out']}"
     return f"{result['bench']}: {result['seconds']} s, load {result['load']}"
 
 
@@ -39,7 +39,7 @@ def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
 
 def describe(machine: dict[str, Any]) -> str:
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
+        f"{machine['gpu']}, {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
         f"Python {machine['python']}, torch {machine['torch']}, load {machine['load']}"
     )
 

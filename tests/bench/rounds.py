@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ Verdict = Literal["yes", "NO", "cannot tell"]
 
 ROUNDS = 7
 WARM_UP_ROUNDS = 1
-AT_MOST = "KIT_BENCH_ROUNDS"  # environment variable: fewer rounds than a bench asks for
+DRY_RUN = "KIT_BENCH_DRY_RUN"  # environment variable: two rounds, and no GPU is needed
+GPU_NAME = "nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || echo no GPU"
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,9 @@ class Figure:
         }
 
 
-def at_most(rounds: int) -> int:
-    """So many rounds, or fewer in a trial."""
-    return min(rounds, int(os.environ.get(AT_MOST, rounds)))
+def sized(real: Any, dry: Any) -> Any:
+    """A size of a bench, or that of its dry run."""
+    return dry if DRY_RUN in os.environ else real
 
 
 def interleaved(
@@ -86,7 +88,7 @@ def interleaved(
     Every other round runs in reverse order, so that no variant always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(-warm_up, at_most(rounds)):
+    for number in range(-warm_up, sized(rounds, 2)):
         names = list(variants) if number % 2 else list(variants)[::-1]
         for name in names:
             took_s = variants[name]()
@@ -134,6 +136,7 @@ def machine() -> dict[str, Any]:
     """The conditions of the figures: processor, versions, load of the machine."""
     return {
         "cpu": _cpu(),
+        "gpu": subprocess.getoutput(GPU_NAME),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": version("torch"),

@@ -9,7 +9,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ def main(name: str, folder: Path) -> None:
 
 
 def _measure_as_rank(
-    measure: Callable[[Any], Sequence[Figure]], path: Path, may_use_gpu: bool
+    measure: Callable[[Any], Iterable[Figure]], path: Path, may_use_gpu: bool
 ) -> None:
     """Measure, and leave without a tear-down, as the trainer does."""
     import torch
@@ -48,17 +48,21 @@ def _measure_as_rank(
     distributed = context.DistributedContext.from_env(os.environ)
     device = context.choose_device(distributed)[0] if may_use_gpu else torch.device("cpu")
     context.init_process_group(device)
-    figures = measure(Place(distributed, device, path.parent))
-    if distributed.is_first:
-        _write(figures, path)
+    place = Place(distributed, device, path.parent)
+    _write(measure(place), path if distributed.is_first else None)
     dist.barrier()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _write(figures: Sequence[Figure], path: Path) -> None:
-    write_json(path, [figure.record() for figure in figures])
+def _write(figures: Iterable[Figure], path: Path | None) -> None:
+    """Write each figure as soon as it is known, for a bench that takes too long."""
+    known = []
+    for figure in figures:
+        known.append(figure.record())
+        if path is not None:
+            write_json(path, known)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """B8: how long a durable checkpoint interrupts the training."""
 
-from collections.abc import Callable
-
 from slurm_job_kit.trainer.training.loop import Loop, train_step
 from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.checkpoint import wide
-from tests.bench.place import Place
+from tests.bench.place import Place, wait_for_device
 from tests.bench.rounds import Figure, Target, interleaved, milliseconds, ratio, timed
 
 STEPS_BEFORE = 10  # before the first save; by default it comes later
@@ -19,18 +17,16 @@ def measure(place: Place) -> list[Figure]:
     return [figure(place, loop, Target(">=", 9))]
 
 
-def figure(
-    place: Place, loop: Loop, target: Target, wait: Callable[[], None] = lambda: None
-) -> Figure:
+def figure(place: Place, loop: Loop, target: Target) -> Figure:
     """Seconds until the training continues: torch.save, fsync, rename / the kit's save.
 
-    No save is in flight when the next one begins. wait: for the device, after the save's copy.
+    No save is in flight when the next one begins.
     """
     plain = wide.TorchSave(place.folder)
 
     def save() -> None:
         loop.checkpoints.save(loop.replica, loop.state)
-        wait()
+        wait_for_device()
 
     def kit() -> float:
         loop.state.global_step += 1
@@ -38,7 +34,7 @@ def figure(
         loop.checkpoints.finish(lambda: None)
         return took_s
 
-    wait()
+    wait_for_device()
     times = interleaved({"torch.save": lambda: timed(lambda: plain.save(loop.replica)), "kit": kit})
     loop.close()
     stalls = f"{milliseconds(times['torch.save'])} / {milliseconds(times['kit'])}"

@@ -1,103 +1,107 @@
-"""G1: ResNet-50 on one GPU, batch 256, bf16, channels_last: a step of the kit / of a bare loop."""
+"""G1: ResNet-50 and GPT-2 on one GPU in bf16: a step of the kit / of a bare loop."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
+from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
-from slurm_job_kit.trainer.plugins.zoo import models
+from tests.bench.loop import bare
 from tests.bench.place import Place, StepClock
-from tests.bench.rounds import Figure, Target, interleaved, ratio
+from tests.bench.rounds import Figure, Target, interleaved, ratio, sized
 
-BATCH_SIZE, SIZE, CLASSES = 256, 224, 1000
-WARM_UP_STEPS, STEPS, ROUNDS = 20, 60, 5
-TRAIN = Train(
-    model="resnet50",
+STEPS = sized(20, 2)  # that are measured, after as many others
+VOCABULARY, TOKENS = sized((50304, 1024), (300, 16))
+IMAGES = Train(
+    **sized({"model": "resnet50"}, {"model_args": {"channels": [4], "blocks_per_stage": 1}}),
     dataset=f"{__name__}:images",
-    micro_batch_size=BATCH_SIZE,
+    micro_batch_size=sized(256, 4),
     precision="bf16",
     channels_last=True,
     deterministic=False,
     eval_every_epochs=None,
 )
+TEXT = replace(  # 124 million parameters
+    IMAGES,
+    model="gpt",
+    model_args=sized({"n_layer": 12, "n_head": 12, "n_embd": 768}, {"n_layer": 1, "n_embd": 32}),
+    objective="language_model",
+    dataset=f"{__name__}:text",
+    micro_batch_size=sized(32, 2),
+    channels_last=False,
+    optimizer="adamw",
+    lr=1e-4,
+)
+# What a log line has of each.
+CASES = {
+    "GPT-2": (TEXT, ("samples_per_s", "tokens_per_s", "mfu")),
+    "ResNet-50": (IMAGES, ("samples_per_s", "gpu_use")),
+}
 
 
 @dataclass(frozen=True)
-class Images:
-    """As many images as the steps need, all of them those of one batch."""
+class Repeated:
+    """As many samples as the steps need, all of them those of one batch."""
 
-    pixels: torch.Tensor
-    num_classes = CLASSES
+    inputs: torch.Tensor
+    num_classes: int | None = None
+    vocab_size: int | None = None
 
     def __len__(self) -> int:
-        return BATCH_SIZE * (WARM_UP_STEPS + STEPS + 1)
+        return len(self.inputs) * 2 * STEPS
 
-    def to(self, device: torch.device) -> Images:
-        return replace(self, pixels=self.pixels.to(device))
+    def to(self, device: torch.device) -> Repeated:
+        return replace(self, inputs=self.inputs.to(device))
 
-    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.pixels[: len(indices)], indices % CLASSES
-
-
-def images() -> tuple[Images, None]:
-    return Images(torch.rand(BATCH_SIZE, 3, SIZE, SIZE)), None
+    def batch(self, indices: torch.Tensor) -> Any:
+        inputs = self.inputs[: len(indices)]
+        return (inputs, indices % self.num_classes) if self.num_classes else inputs
 
 
-class GpuClock(StepClock):
-    """Waits for the GPU before it reads the time."""
-
-    def begin(self, step: int) -> None:
-        if step in (WARM_UP_STEPS, WARM_UP_STEPS + STEPS):
-            torch.cuda.synchronize()
-        super().begin(step)
+def images() -> tuple[Repeated, None]:
+    pixels = torch.rand(IMAGES.micro_batch_size, 3, *[sized(224, 16)] * 2)
+    return Repeated(pixels.to(memory_format=torch.channels_last), num_classes=1000), None
 
 
-def measure(place: Place) -> list[Figure]:
+def text() -> tuple[Repeated, None]:
+    tokens = torch.randint(VOCABULARY, (TEXT.micro_batch_size, TOKENS + 1))
+    return Repeated(tokens, vocab_size=VOCABULARY), None
+
+
+def measure(place: Place) -> Iterator[Figure]:
     """Seconds of the same steps, without and with torch.compile; without saves and evaluation."""
-    return [figure for compiled in (False, True) for figure in _figures(place, compiled)]
+    for is_compiled in (False, True):
+        for title, (train, names) in CASES.items():
+            how = f"{title} {'compiled' if is_compiled else 'eager'}"
+            yield from _figures(place, how, replace(train, compile=is_compiled), names)
 
 
-def _figures(place: Place, is_compiled: bool) -> list[Figure]:
-    train = Train(**{**vars(TRAIN), "compile": is_compiled})
+def _figures(place: Place, how: str, train: Train, names: tuple[str, ...]) -> Iterator[Figure]:
     quiet = Checkpoint(interval=None, best=None)
-    spec = Spec(train=train, checkpoint=quiet, log=Log(every_steps=STEPS))
+    spec, speeds = Spec(train=train, checkpoint=quiet, log=Log(every_steps=STEPS)), []
 
     def kit() -> float:
-        clock = GpuClock(WARM_UP_STEPS, WARM_UP_STEPS + STEPS)
-        place.train(spec, clock)
+        clock = StepClock(STEPS - 1, 2 * STEPS - 1)
+        run = place.train(spec, clock)
+        speeds.append(read_json(run.progress)["speed"])
         return clock.seconds
 
-    times = interleaved({"kit": kit, "bare": lambda: _bare(place, train)}, ROUNDS)
-    how = "compiled" if is_compiled else "eager"
-    images_per_s = STEPS * BATCH_SIZE / sorted(times["kit"])[len(times["kit"]) // 2]
-    return [
-        ratio(f"ResNet-50 {how}, kit / bare loop", times["kit"], times["bare"], Target("<=", 1.01)),
-        Figure(f"ResNet-50 {how}, images per second of the kit", round(images_per_s), None),
-    ]
+    def by_hand() -> float:
+        clock = StepClock(STEPS - 1, 2 * STEPS - 1)
+        wrap = torch.compile if train.compile else lambda module: module
+        bare.train(place, train, 2 * STEPS - 1, clock, wrap)
+        return clock.seconds
 
-
-def _bare(place: Place, train: Train) -> float:
-    """Seconds of the steps in a loop written by hand, on the kit's model and images."""
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.benchmark = True
-    samples = images()[0].to(place.device)
-    model: nn.Module = models.resnet50(3, CLASSES).to(place.device)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    forward = torch.compile(model) if train.compile else model
-    optimizer = torch.optim.SGD(model.parameters(), train.lr, train.momentum, fused=True)
-    order = torch.randperm(len(samples), device=place.device)
-    clock = GpuClock(WARM_UP_STEPS, WARM_UP_STEPS + STEPS)
-    for step, indices in enumerate(order.split(BATCH_SIZE)):
-        clock.begin(step)
-        inputs, labels = samples.batch(indices)
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = cross_entropy(forward(inputs), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return clock.seconds
+    # Each round compiles the model anew.
+    times = interleaved({"kit": kit, "bare": by_hand}, 2 if train.compile else 4)
+    yield ratio(f"{how}, kit / bare loop", times["kit"], times["bare"], Target("<=", 1.01))
+    for name in names:
+        values = [each[name] for each in speeds[1:] if name in each]
+        lacks = "" if values else ", not run: no GPU of the table of peaks, or no nvidia-ml-py"
+        value = float(f"{median(values):.4g}") if values else None
+        yield Figure(f"{how}, {name} in the log of the kit{lacks}", value, None)

@@ -37,14 +37,17 @@ class LocalRun:
         folder.mkdir()
         config, self._log = folder / "bench.yaml", folder / "submit.log"
         config.write_text(yaml.safe_dump({"name": "bench", "slurm": {"nodes": 2}, **spec}))
-        self._latest = folder / "runs/bench/latest"
-        command = [*tracer, sys.executable, "-m", "jobs", "submit", str(config)]
+        self._runs, self._latest = folder / "runs", folder / "runs/bench/latest"
         self.begun = time.time()
-        with open(self._log, "wb") as log:
+        self.start("submit", str(config), "--no-check", tracer=tracer)
+
+    def start(self, *words: str, tracer: Sequence[str] = ()) -> None:
+        """Start `python -m jobs WORDS --cluster local`, also after a command that has ended."""
+        with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--cluster", "local", "--no-check"],
+                [*tracer, sys.executable, "-m", "jobs", *words, "--cluster", "local"],
                 cwd=REPOSITORY,
-                env=environment(KIT_RUNS=str(folder / "runs")),
+                env=environment(KIT_RUNS=str(self._runs)),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -47,7 +47,7 @@ def measure(folder: Path) -> list[Figure]:
         with Cluster(root, nodes=2) as cluster:
             kit = Kit(cluster, folder)
             run = kit.submit(config)
-            trips = [_round_trip(run, each) for each in range(1, rounds.at_most(REQUEUES) + 1)]
+            trips = [_round_trip(run, each) for each in range(1, rounds.sized(REQUEUES, 2) + 1)]
             kit.jobs("cancel", run.dir.path)
     finally:
         shutil.rmtree(root, ignore_errors=True)

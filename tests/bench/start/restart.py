@@ -64,7 +64,7 @@ def _figure(folder: Path, case: Case) -> Figure:
         "checkpoint": {"every_steps": case.save_every_steps},
         "log": {"every_steps": 1000},
     }
-    kills = rounds.at_most(case.num_kills)
+    kills = rounds.sized(case.num_kills, 2)
     with LocalRun(folder, spec) as run:
         results = [_kill(run, attempt) for attempt in range(1, kills + 1)]
         run.stop()
