@@ -31,7 +31,8 @@ LEAST_S = 20  # less is too short for any bench; as much stays free for the end 
 def measure(bench: Bench, folder: Path, left_s: float) -> dict[str, Any]:
     """A bench's figures, or why there are none; the output of its processes goes to a file."""
     figures_file, log = folder / f"{bench.name}.json", folder / f"{bench.name}.log"
-    result: dict[str, Any] = {"bench": f"{bench.number} {bench.name}", "figures": [], "error": None}
+    name = f"{bench.number} {bench.name}{rounds.sized('', ' (dry run)')}"
+    result: dict[str, Any] = {"bench": name, "figures": [], "error": None}
     limit_s = min(bench.limit_s, left_s - LEAST_S)
     if lacks := bench.lacks() or (limit_s < LEAST_S and f"only {left_s:.0f} s are left"):
         return {**result, "left_out": f"not run: {lacks}"}

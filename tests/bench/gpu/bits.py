@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp": {"train": {"strategy": "fsdp"}},
 }
 TRAIN = yaml.safe_load((REPOSITORY / "configs/gpt.yaml").read_text(encoding="utf-8"))["train"]
-TRAIN |= {"deterministic": True, "max_steps": sized(2000, 600)}
+TRAIN |= {"deterministic": True, "max_steps": sized(1000, 300)}
 TRAIN["model_args"] = sized(TRAIN["model_args"], {"n_layer": 1, "n_embd": 32}) | {"dropout": 0.1}
 TRAIN["dataset_args"] = {"block_size": sized(128, 16), "max_bytes": 300_000}
 
@@ -61,7 +61,7 @@ def _start(folder: Path, name: str, harm: str) -> LocalRun:
         "slurm": {"nodes": 1},
         "launch": of_variant.get("launch", {}),
         "train": TRAIN | of_variant.get("train", {}),
-        "checkpoint": {"every_steps": sized(200, 20)},
+        "checkpoint": {"every_steps": sized(100, 20)},
     }
     return LocalRun(folder / f"{name}-{harm}", spec)
 
@@ -80,8 +80,8 @@ def _harmed(run: LocalRun, harm: str) -> bool:
 
 
 def _figures(name: str, runs: Sequence[LocalRun]) -> Iterator[Figure]:
-    for run in runs:
-        run.wait()
+    for each in runs:
+        each.wait()
     reference, *harmed = (run.dir for run in runs)
     if name == "fp32":
         yield _preflight(reference)
@@ -98,6 +98,5 @@ def _preflight(run: RunDir) -> Figure:
     lines = run.rank_log(0).read_text(encoding="utf-8").splitlines()
     printed = [line for line in lines if "preflight" in line]
     if printed or not any(" cuda:" in line for line in lines):
-        why = " ".join(printed) or "needs a GPU"
-        return Figure(f"preflight with NVML, not run: {why}", None, None)
-    return Figure("preflight with NVML: it saw the GPU's counters, and printed nothing", 1, None)
+        return Figure(f"preflight, NVML not run: {' '.join(printed) or 'needs a GPU'}", None, None)
+    return Figure("preflight, NVML: it saw the GPU's counters, and printed nothing", 1, None)

@@ -15,7 +15,7 @@ from tests.bench.loop import bare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target, interleaved, ratio, sized
 
-STEPS = sized(20, 2)  # that are measured, after as many others
+STEPS: int = sized(20, 2)  # that are measured, after as many others
 VOCABULARY, TOKENS = sized((50304, 1024), (300, 16))
 IMAGES = Train(
     **sized({"model": "resnet50"}, {"model_args": {"channels": [4], "blocks_per_stage": 1}}),
