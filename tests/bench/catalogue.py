@@ -54,7 +54,7 @@ def command(name: str) -> str | None:
 
 def gpu() -> str | None:
     """Return that there is no GPU, or None. Asks the driver: this process imports no torch."""
-    return None if rounds.DRY_RUN in os.environ else command("nvidia-smi")
+    return None if rounds.DRY_RUN in os.environ else command("nvidia-smi") and "there is no GPU"
 
 
 strace = partial(command, "strace")
