@@ -58,7 +58,7 @@ def gpu() -> str | None:
 
 
 strace = partial(command, "strace")
-START, GPU = frozenset({"start"}), frozenset({"gpu"})
+START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
 BENCHES = (
     Bench("B1", "start.submit", "submit latency: submitit with torch / kit", 0),
     Bench("B3", "start.first_step", "first step of two nodes: kit / bare torchrun", 0, START),
@@ -72,6 +72,7 @@ BENCHES = (
     Bench("B13", "start.requeue", "requeue: warning to stop, start to step", 0, START, (why_not,)),
     Bench("B15", "start.file_operations", "file operations by rank", 0, needs=(strace,)),
     Bench("B18", "start.close", "what the close of an attempt of 10,000 nodes reads", 0, START),
+    Bench("B19", "start.node_lost", "power loss of a node", 0, ALONE, (why_not,), 1800),
     # In the order of a check of eight minutes: what was measured on earlier GPUs comes last.
     Bench("G3", "gpu.bits", "bits after a SIGKILL, a stop; NVML", 0, GPU, (gpu,), 200),
     Bench("G4", "gpu.large_state", "save and load of 10 and 20 GB", 1, GPU, (gpu,), 130),

@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,17 @@ SPEC = {
 CHECK_INTERVAL_S = 0.05  # of the stop agreement, at the automatic interval
 
 
+@contextmanager
+def cluster_of(nodes: int, extra_conf: str = "") -> Iterator[Cluster]:
+    """A real Slurm of so many nodes, whose folder is deleted afterwards."""
+    root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
+    try:
+        with Cluster(root, nodes=nodes, extra_conf=extra_conf) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
 def measure(folder: Path) -> list[Figure]:
     """Seconds by the run's own timeline and slurmd's log, on a cluster of two nodes.
 
@@ -42,15 +55,11 @@ def measure(folder: Path) -> list[Figure]:
     """
     config = folder / "bench.yaml"
     config.write_text(yaml.safe_dump(SPEC), encoding="utf-8")
-    root = Path(f"/tmp/slurm-bench-{os.getpid()}")  # short, for the unix sockets in it
-    try:
-        with Cluster(root, nodes=2) as cluster:
-            kit = Kit(cluster, folder)
-            run = kit.submit(config)
-            trips = [_round_trip(run, each) for each in range(1, rounds.sized(REQUEUES, 2) + 1)]
-            kit.jobs("cancel", run.dir.path)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with cluster_of(2) as cluster:
+        kit = Kit(cluster, folder)
+        run = kit.submit(config)
+        trips = [_round_trip(run, each) for each in range(1, rounds.sized(REQUEUES, 2) + 1)]
+        kit.jobs("cancel", run.dir.path)
     stops, starts = zip(*trips, strict=True)
     return [
         rounds.seconds(
@@ -77,8 +86,13 @@ def _round_trip(run: Run, attempt: int) -> tuple[float, float]:
 
 def _wait_for(run: Run, name: str, attempt: int) -> list[float]:
     """When both ranks recorded an event of an attempt; waits until they have."""
-    wait_for(lambda: len(run.events(name, attempt)) == 2, f"no {name} of attempt {attempt}")
-    return [each["t"] for each in run.events(name, attempt)]
+
+    def found() -> list[float]:
+        times = [each["t"] for each in run.events(name) if each["attempt"] == attempt]
+        return times if len(times) == 2 else []
+
+    times: list[float] = wait_for(found, f"no {name} of attempt {attempt}")
+    return times
 
 
 def _time(events: list[dict[str, Any]], name: str, attempt: int) -> float:
