@@ -41,12 +41,17 @@ class Sums:
 
     def row(self) -> torch.Tensor:
         """Return loss, number of items and metrics as float64 [2 + metrics], without the graph."""
-        items = self.num_items
-        if self.loss.device.type == "cpu":  # a quarter of the time of small operators
-            every = (self.loss, items, *self.metrics.values())
-            numbers = [each if isinstance(each, int) else each.item() for each in every]
-            return torch.from_numpy(np.array(numbers, dtype=np.float64))
+        if self.loss.device.type != "cpu":
+            return self.row_on_device()
+        # As numbers: a quarter of the time of small operators.
+        values = (self.loss, self.num_items, *self.metrics.values())
+        numbers = [each if isinstance(each, int) else each.item() for each in values]
+        return torch.from_numpy(np.array(numbers, dtype=np.float64))
+
+    def row_on_device(self) -> torch.Tensor:
+        """Return the same by operators alone: the host does not wait for the device."""
         loss = self.loss.detach().double()
+        items = self.num_items
         # `full` fills on the device; a copy of a Python number would make the host wait.
         count = torch.full_like(loss, items) if isinstance(items, int) else items
         values = (count, *self.metrics.values())

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slurm_job_kit.jobs.contract.spec import Checkpoint, Log, Spec, Train
+from slurm_job_kit.trainer.model.objectives import Sums
 from slurm_job_kit.trainer.training.run import prepare
 from tests.bench.place import Place, StepClock
 from tests.bench.rounds import Figure, Target
@@ -103,7 +104,8 @@ def _waiting_operators() -> Iterator[Callable[[], int]]:
         mode.count += tensor.is_floating_point()
         return tolist(tensor)
 
-    with mode, mock.patch.object(torch.Tensor, "tolist", counted):
+    on_device = mock.patch.object(Sums, "row", Sums.row_on_device)
+    with mode, on_device, mock.patch.object(torch.Tensor, "tolist", counted):
         yield lambda: mode.count
 
 

@@ -54,9 +54,10 @@ def test_sums_that_cannot_be_added_up_are_refused_with_the_fix(sums, words):
 def test_sums_of_tensors_and_of_a_number_are_one_row():
     metrics = {"far": torch.tensor(3), "near": 2.5 * LOSS}
     for num_items in (7, torch.tensor(7), 7 * LOSS):
-        row = Sums(2 * LOSS, num_items, metrics).row()
-        assert row.tolist() == [2, 7, 3, 2.5] and row.dtype == torch.float64
-        assert not row.requires_grad
+        sums = Sums(2 * LOSS, num_items, metrics)
+        for row in (sums.row(), sums.row_on_device()):
+            assert row.tolist() == [2, 7, 3, 2.5] and row.dtype == torch.float64
+            assert not row.requires_grad
 
 
 def scaled(model: nn.Module, batch: Any, factor: float = 1.0) -> Sums:
