@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +21,8 @@ from slurm_job_kit.trainer.errors import (
     storage_error,
 )
 from slurm_job_kit.trainer.process.events import Events
+from tests.core.run_files import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 FAIL = """
     import os, sys
     from slurm_job_kit.jobs.contract.rundir import AttemptDir

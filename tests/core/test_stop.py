@@ -4,12 +4,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
 from slurm_job_kit.trainer.process.stop import EXIT_STOPPED_IN_STARTUP
+from tests.core.run_files import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PREAMBLE = """
 import os, signal, sys, time
 from slurm_job_kit.trainer.process import stop

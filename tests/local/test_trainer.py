@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,9 @@ from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command, variables_of_spec
-from tests.core.run_files import read_progress_steps
+from tests.core.run_files import REPOSITORY, read_progress_steps
 from tests.parts import TABLE
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = {
     "dataset": "tests.local.test_trainer_plugins:table",
     "model": "tests.local.test_trainer_plugins:Troubled",

@@ -16,10 +16,9 @@ from slurm_job_kit.jobs.base.stop_signals import STOP_SIGNALS
 from slurm_job_kit.jobs.contract.records.ended import read_attempts
 from slurm_job_kit.jobs.contract.spec import Slurm, Spec
 from tests.core import run_files
-from tests.core.run_files import write_json
+from tests.core.run_files import REPOSITORY, write_json
 from tests.core.waiting import wait_for
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 # An srun step: its process's number for a test, then the end that the test orders.
 # The arguments after agent.sh begin with RUN_DIR and ATTEMPT.
 SRUN = r"""

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,7 @@ from slurm_job_kit.jobs.node import interfaces
 from slurm_job_kit.jobs.runs import code_snapshot, run_lock
 from tests.core import run_files
 from tests.core.attempt.attempt_kit import open_attempt
-
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.core.run_files import REPOSITORY
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.core.run_files import REPOSITORY
+
 pytestmark = pytest.mark.long  # many processes claim one run
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 # Each child claims the run, checks that there is no other owner, and then releases the run or dies
 # as its owner. The parent sometimes kills a child at any instruction, and forks a new one for each
 # that died. The pauses widen the races, which would be too rare without them.

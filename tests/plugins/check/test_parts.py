@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from slurm_job_kit.jobs.contract.problems import dotted
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Launch, Log, Spec, Train
 from slurm_job_kit.trainer.plugins.check.__main__ import build_parts, problem_of
+from tests.core.run_files import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Train(dataset="tests.parts:images", dataset_args={"num_train": 64, "num_test": 16})
 OWN = """
 import torch

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ from slurm_job_kit.jobs.contract.spec import Launch, Spec
 from slurm_job_kit.jobs.node.agent import prepare_torchrun
 from slurm_job_kit.jobs.node.signed_torchrun import LAUNCHER
 from slurm_job_kit.jobs.node.torchrun import NodeOptions, torchrun_command
+from tests.core.run_files import REPOSITORY
 from tests.core.waiting import wait_for
 
 pytestmark = pytest.mark.long  # torchrun imports torch
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 SPEC = Spec(launch=Launch(fork=True))
 # In place of torch.distributed.run, whose own end a test of a local run waits for.
 STUB = """

@@ -26,11 +26,11 @@ from slurm_job_kit.trainer.plugins.trackers import hooks
 from slurm_job_kit.trainer.plugins.trackers.built_in import Run
 from slurm_job_kit.trainer.plugins.trackers.hooks import Trackers
 from tests.core import run_files
+from tests.core.run_files import REPOSITORY
 
 needs_tensorboard = pytest.mark.skipif(not find_spec("tensorboard"), reason="no tensorboard here")
 needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="no wandb here")
 needs_mlflow = pytest.mark.skipif(not find_spec("mlflow"), reason="no mlflow here")
-REPOSITORY = Path(__file__).resolve().parents[3]
 OWN = "tests.plugins.trackers.test_trackers:Recorder"
 
 
