@@ -4,13 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from slurm_job_kit.jobs.base.console import format_duration, print_line
+from tests.core.run_files import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
 
 
@@ -65,10 +64,3 @@ def test_a_line_shows_all_scripts_as_they_are(capfd):
     line = "Müller: 日本語\u3000行, perte\xa0: 12\u202f345, می\u200cخواهم, 👩\u200d💻 ❤️"
     print_line(line)
     assert capfd.readouterr().err == f"{line}\n"
-
-
-def test_a_stdout_of_ascii_ends_no_command():
-    script = "from slurm_job_kit.jobs.base.console import escape_output as e; e(); print('Müller')"
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-c", script]
-    assert subprocess.check_output(command, cwd=REPOSITORY, env=env) == b"M\\xfcller\n"

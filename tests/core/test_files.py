@@ -9,7 +9,7 @@ from slurm_job_kit.jobs.base import files
 from slurm_job_kit.jobs.base.errors import RecordError
 from slurm_job_kit.jobs.contract import records
 from slurm_job_kit.jobs.contract.records.timeline import read_events
-from tests.core.run_files import read_progress_steps, write_json
+from tests.core.run_files import write_json
 from tests.core.two_hosts import look
 
 HOSTILE = "line\nnext\u2028sep\x85\x0b tab\t \udcff ü"
@@ -109,7 +109,6 @@ def test_in_one_look_a_folder_is_listed_once(hosts):
         files.read_jsonl,
         lambda path: records.read_leniently(records.training.Progress, path),
         read_events,
-        lambda path: read_progress_steps(path)[0],
     ],
 )
 def test_each_reader_of_records_sees_a_file_of_another_host(hosts, read):

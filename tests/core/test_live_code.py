@@ -36,9 +36,3 @@ def test_a_module_of_the_live_repository_is_refused_with_the_way_out(repository,
 def test_a_frozen_module_is_taken(repository, monkeypatch):
     monkeypatch.syspath_prepend(str(repository / "runs/x/1/code/src"))
     assert callable(load("train.model", "mylib_of_test.nets:net"))
-
-
-def test_a_run_by_hand_takes_the_live_module(repository, monkeypatch):
-    monkeypatch.delenv("KIT_RUN_DIR")
-    monkeypatch.syspath_prepend(str(repository / "src"))
-    assert callable(load("train.model", "mylib_of_test.nets:net"))

@@ -16,7 +16,6 @@ from slurm_job_kit.jobs.contract.records.nodes import (
     ReceivedSignal,
 )
 from slurm_job_kit.jobs.contract.records.queued import Claim, SlurmSite
-from slurm_job_kit.jobs.contract.records.timeline import read_events
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
 from tests.core import run_files
@@ -131,10 +130,3 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path):
 def test_nonsense_of_a_users_script_is_ignored(tmp_path, text, found):
     (tmp_path / "outcome.json").write_text(text)
     assert records.read_leniently(training.Outcome, tmp_path / "outcome.json") == found
-
-
-def test_a_file_that_is_missing_is_no_record(tmp_path):
-    assert records.read(AttemptPlan, tmp_path / "x") is None
-    assert records.read_leniently(training.Outcome, tmp_path / "x") is None
-    assert records.read_lines(AttemptRecord, tmp_path / "x") == []
-    assert read_events(tmp_path / "x") == []

@@ -44,12 +44,12 @@ def test_a_users_mistake_is_said_without_a_traceback_and_exits_2(here, capsys, w
 )
 def test_a_limit_of_the_disk_or_of_processes_has_its_own_way_out(monkeypatch, capsys, number, way):
     def fails(_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), "a/b")
 
     monkeypatch.setattr(cancel, "command", fails)
     assert main(["cancel", "x"]) == 1
     said, hint = capsys.readouterr().err.split("\n  hint: ")
-    assert said == f"error: {os.strerror(number)}" and way in hint
+    assert said == f"error: a/b: {os.strerror(number)}" and way in hint
 
 
 def test_overrides_may_stand_behind_options():
