@@ -258,14 +258,14 @@ def test_a_stop_that_hardly_fits_before_a_time_limit_is_a_warning(
 
 @pytest.mark.parametrize(
     ("signal", "preempted", "kind"),
-    [("SIGTERM", "PreemptTime=2026-01-01T00:00:00", "preemption"), ("SIGUSR1", "", "not_saved")],
+    [("SIGTERM", "2026-01-01", "preemption"), ("SIGUSR1", "None", "not_saved")],
 )
 def test_a_stop_that_was_killed_before_its_save_names_what_it_lacked(
     run, command, slurm, signal, preempted, kind
 ):
     run.spec.write_text(Spec().to_json())
     assert command("open", "a") == 0
-    slurm.set_state("7", "RUNNING", preempted)
+    slurm.set_state("7", "RUNNING", f"PreemptEligibleTime=2026-01-01 PreemptTime={preempted}")
     warned, first_step = time.time() - 50, {"event": "first_step", "attempt": 1, "step": 1}
     append_jsonl(run.timeline("rank-00000"), first_step | {"t": warned})
     run_files.node(run.attempt(1), 0, (warned, signal), end=None, torchrun_exit=None)

@@ -1,6 +1,5 @@
 """The samples of each step, rank and micro batch."""
 
-from itertools import chain
 
 import pytest
 import torch
@@ -31,12 +30,6 @@ def steps_of(batches, epoch):
 
 def batches_of(num_samples, world_size, **train):
     return Batches.of(Train(**train), num_samples, world_size)
-
-
-def test_an_epoch_uses_each_sample_once_but_the_dropped_ones():
-    batches = batches_of(455, 2, micro_batch_size=8)
-    used = list(chain.from_iterable(steps_of(batches, 3)))
-    assert len(used) == len(set(used)) == batches.samples_per_epoch == 448
 
 
 def test_the_order_takes_four_bytes_a_sample_and_is_that_of_int64():
@@ -121,14 +114,6 @@ def test_an_uneven_share_has_the_fewest_rounds_and_two_sizes(world_size, limit, 
         parts = batches.micro_batches(batches.order(0), 0, rank)
         seen |= {0 if at in idle else len(part) for at, part in enumerate(parts)}
     assert seen == sizes and max(sizes) == batches.micro_batch_size
-
-
-def test_the_sequence_of_samples_does_not_depend_on_how_a_round_is_shared():
-    sequences = [
-        [*chain.from_iterable(steps_of(batches_of(455, size, micro_batch_size=12 // size), 2))]
-        for size in (1, 2, 3, 4)
-    ]
-    assert all(sequence == sequences[0] for sequence in sequences)
 
 
 @pytest.mark.parametrize(

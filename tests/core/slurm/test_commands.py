@@ -28,7 +28,7 @@ JobId=12 JobName={name}
    Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
    RunTime=00:00:41 TimeLimit=00:30:00 TimeMin=N/A
    SubmitTime=2026-11-20T11:00:00 EligibleTime=2026-11-20T11:00:00
-   PreemptEligibleTime=2026-11-20T11:00:00 PreemptTime={preempted}
+   PreemptEligibleTime=2026-11-20T11:00:00 PreemptTime=None
    Comment={name}
 """
 
@@ -53,15 +53,9 @@ def slurm(fake_slurm, monkeypatch):
     ],
 )
 def test_a_jobs_name_cannot_replace_another_key(name):
-    text = SHOWN.format(name=name, preempted="None")
+    text = SHOWN.format(name=name)
     assert parse_job(text) == Job("RUNNING", "None", 2, uid=1000, text=text)
     assert field_of(text, r"RunTime=\S+ TimeLimit=(\S+)") == "00:30:00"
-
-
-def test_a_job_with_a_preempt_time_is_preempted():
-    job = parse_job(SHOWN.format(name="x", preempted="2026-11-20T11:00:30"))
-    assert job is not None
-    assert job.is_preempted
 
 
 @pytest.mark.parametrize("text", ["", "No jobs in the system\n", "JobState=RUNNING Reason=None"])

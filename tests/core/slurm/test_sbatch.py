@@ -27,7 +27,7 @@ def test_a_range_of_nodes_is_one_of_sbatch():
 
 
 def test_the_options_of_a_spec_with_all_keys():
-    extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 5}
+    extra: dict[str, Any] = {"mail_type": "END", "exclusive": True, "overcommit": False, "nice": 0}
     resources: dict[str, Any] = {"nodes": 4, "gpus_per_node": 8, "cpus_per_task": 64, "mem": "64G"}
     queue: dict[str, Any] = {
         "time": "1-00:00:00",
@@ -42,13 +42,8 @@ def test_the_options_of_a_spec_with_all_keys():
         *("--gpus-per-node=8", "--time=1-00:00:00", "--partition=gpu", "--account=0123"),
         *("--qos=high", "--mem=64G", "--constraint=a100|h100", "--exclude=n[3-4]"),
         *("--signal=USR1@300", "--requeue", "--open-mode=append", "--chdir=/runs/x y/1"),
-        *("--output=job.log", "--mail-type=END", "--exclusive", "--nice=5"),
+        *("--output=job.log", "--mail-type=END", "--exclusive", "--nice=0"),
     ]
-
-
-def test_zero_is_a_value_and_false_is_not():
-    spec = Spec(slurm=Slurm(sbatch_args={"nice": 0, "hold": False}))
-    assert sbatch.sbatch_options(spec, RUN.path)[-1] == "--nice=0"
 
 
 def test_one_mail_is_requested_for_a_run():

@@ -61,15 +61,6 @@ def test_a_difference_in_the_result_is_named_with_both_sides(tmp_path, reference
     assert words in difference
 
 
-def test_the_first_differing_step_of_the_metrics_is_named_with_both_sides(tmp_path, reference):
-    run = ended(tmp_path / "run")
-    run.metrics.write_text(run.metrics.read_text().replace("0.05", "0.06"))
-    assert compare(run, reference) == [
-        'metrics.jsonl, first at step 20: {"step": 20, "train_loss": 0.06} is not '
-        '{"step": 20, "train_loss": 0.05}'
-    ]
-
-
 def begun(path, step, **changed):
     """A run that began from a checkpoint of another run: its metrics begin after that."""
     run = ended(path, **changed)
