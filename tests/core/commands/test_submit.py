@@ -62,7 +62,8 @@ def test_a_dry_run_shows_command_script_and_spec_and_writes_nothing(slurm, here,
     python = "launch.python=/only/on/the/nodes/bin/python"
     assert main(["submit", "tiny.yaml", python, "--dry-run", "--full"]) == status
     output = capsys.readouterr()
-    assert "\n/only/on/the/nodes/bin/python -uXfaulthandler -m " in output.out  # torchrun, for the agents
+    # torchrun, for the agents:
+    assert "\n/only/on/the/nodes/bin/python -uXfaulthandler -m " in output.out
     assert output.out.startswith("# command\nsbatch --job-name=tiny --nodes=2 ")
     assert (REPOSITORY / "slurm/ddp.sbatch").read_text() in output.out
     spec = Spec.from_json(output.out.partition("# resolved spec\n")[2])

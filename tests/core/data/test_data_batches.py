@@ -1,6 +1,5 @@
 """The samples of each step, rank and micro batch."""
 
-
 import pytest
 import torch
 
