@@ -5,9 +5,11 @@ Source: proc(5), /proc/PID/stat. Standard library only; the trainer imports this
 
 import contextlib
 import os
-import time
+from collections.abc import Collection
 from pathlib import Path
 
+# So long a start may stand still: ranks and torchrun then wait for each other, or for a lock.
+STILL_LIMIT_S = 100.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -33,14 +35,24 @@ def children(*parents: int) -> list[int]:
     return found
 
 
-def run_ns(*pids: int) -> int:
-    """Return for how many nanoseconds the main threads of these processes have run.
+class Standstill:
+    """How long no main thread of some processes has run, nor waited for a disk.
 
-    Equal values: none ran in between. Where the kernel does not count it: the present time.
-    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat.
+    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat; proc(5), state D.
+    Where the kernel does not count the time of a process: 0 s.
     """
-    read = [_read(f"/proc/{pid}/schedstat") for pid in pids]
-    return sum(int(text.split()[0]) for text in read if text) or time.monotonic_ns()
+
+    def __init__(self) -> None:
+        self.seconds, self._ran_ns = 0.0, 0
+
+    def add(self, elapsed_s: float, pids: Collection[int]) -> float:
+        """Return the seconds, with those since the last call unless one of these has run since."""
+        before = self._ran_ns
+        read = [_read(f"/proc/{pid}/schedstat").split() for pid in pids]
+        self._ran_ns = sum(int(numbers[0]) for numbers in read if numbers)
+        is_still = 0 != self._ran_ns == before and not any("D" in _stat(pid)[:1] for pid in pids)
+        self.seconds = self.seconds + elapsed_s if is_still else 0.0
+        return self.seconds
 
 
 def start_of(pid: int) -> str:

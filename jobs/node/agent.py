@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import hooks
-from ..base import environment, files, gpus
+from ..base import environment, files, gpus, procfs
 from ..base.console import BestEffort, print_line, with_time
 from ..base.environment import Program
 from ..base.errors import FailedError, UserError, in_words
 from ..base.prctl import die_with_parent
-from ..base.procfs import children, run_ns
+from ..base.procfs import Standstill, children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from ..contract import records
 from ..contract.rank_start import RANKS_DIR
@@ -39,12 +39,13 @@ from .torchrun import END_LIMIT, TRAINER, Node, stop_signal, torchrun_command
 REPEAT_S = 1.0
 PLAN_TIMEOUT_S = 60
 # torchrun waits without a limit for the answer of a rendezvous store whose node is cut off or
-# stopped. So the agent ends a torchrun that has no ranks for too long.
-# START_LIMIT_S: before its ranks start, neither torchrun nor the server that forks them runs. A
-# torchrun that waits for other nodes (join_timeout) does run, every few seconds.
+# stopped. So the agent kills a torchrun that has no ranks for too long.
+# START_LIMIT_S: before its ranks start, torchrun imports torch, connects to the store
+# (read_timeout) and waits for the other nodes (join_timeout). It runs every few seconds meanwhile:
+# one that stands still gets SIGABRT before, and writes its stacks (-X faulthandler).
 # END_LIMIT_S: after its ranks ended, torchrun waits up to 300 s for those of the other nodes.
 # Source: torch.distributed.elastic, exit_barrier.
-START_LIMIT_S = 100.0
+START_LIMIT_S = 1200.0
 END_LIMIT_S = 330.0
 
 
@@ -85,7 +86,7 @@ class Agent:
         self.write_record(None)
         self.event("torchrun", host=self.node.host, nproc_per_node=self.node.nproc)
         torchrun = self.start_torchrun(command, env)
-        has_ranks, rankless_s, ran_ns = False, 0.0, 0
+        has_ranks, rankless_s, still = False, 0.0, Standstill()
         end_limit_s = float(env.get(END_LIMIT, END_LIMIT_S))
         while torchrun.poll() is None:
             began = time.monotonic()
@@ -94,17 +95,20 @@ class Agent:
             if FORKED in itertools.takewhile("--".__ne__, command):  # no argument of a script
                 ranks = children(*ranks)
             has_ranks = has_ranks or bool(ranks)
-            started = [*children(torchrun.pid), torchrun.pid]
-            before, ran_ns = ran_ns, run_ns(*started)
-            is_waiting = not ranks and (has_ranks or ran_ns == before)
             # At most two intervals per turn: time in which the job was suspended does not count.
             turn_s = min(time.monotonic() - began, 2 * REPEAT_S)
-            rankless_s = rankless_s + turn_s if is_waiting else 0.0
+            rankless_s = 0.0 if ranks else rankless_s + turn_s
             if rankless_s > (limit_s := end_limit_s if has_ranks else START_LIMIT_S):
                 what = "other nodes to end" if has_ranks else "its ranks to start"
-                print_line(f"{self.node.host}: torchrun ended: {limit_s:g} s of waiting for {what}")
-                send(signal.SIGABRT, started)  # each writes its stacks: -X faulthandler
+                print_line(
+                    f"{self.node.host}: torchrun killed: {limit_s:g} s of waiting for {what}"
+                )
+                torchrun.kill()
                 rankless_s = 0.0  # one line, also of a torchrun that a file system holds
+            started = [*children(torchrun.pid), torchrun.pid]  # with the server that forks ranks
+            if not has_ranks and still.add(turn_s, started) > procfs.STILL_LIMIT_S:
+                self.abort(torchrun, started, still.seconds)
+                still = Standstill()
             if not self.signals:
                 continue
             # Before the first rank there is nothing to save. Later an empty list means that all
@@ -129,6 +133,16 @@ class Agent:
             with self.best_effort():
                 log = opened.enter_context(open(path, "ab"))
             return subprocess.Popen(command, env=env, preexec_fn=prepare, stdout=log, stderr=log)
+
+    def abort(self, torchrun: subprocess.Popen[bytes], pids: list[int], still_s: float) -> None:
+        """End a torchrun that stands still; its log ends with its stacks and the reason."""
+        text = f"torchrun ended: it stood still for {still_s:.0f} s before its ranks began"
+        print_line(f"{self.node.host}: {text}")
+        send(signal.SIGABRT, pids)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            torchrun.wait(REPEAT_S)
+        with self.best_effort(), open(self.attempt_dir.torchrun_log(self.node.rank), "a") as log:
+            log.write(f"{text}\n")
 
     def show_stop(self) -> None:
         """Create the file in which a script can see the stop; its time is the last sign of life."""

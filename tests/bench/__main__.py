@@ -44,7 +44,7 @@ def measure(bench: Bench, folder: Path, left_s: float) -> dict[str, Any]:
     if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         print(*lines[-LAST_LINES:], sep="\n", file=sys.stderr)
-        if isinstance(status, str) and left_s < math.inf:
+        if isinstance(status, str) and limit_s < bench.limit_s:
             result["left_out"] = f"not run: the rest {status}"
         else:
             result["error"] = f"failed: {status}"

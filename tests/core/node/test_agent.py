@@ -69,7 +69,8 @@ from slurm_job_kit.jobs.contract.records.nodes import AttemptPlan, Head
 from slurm_job_kit.jobs.contract.records.timeline import Timeline
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.contract.spec import Spec
-node_agent.START_LIMIT_S, node_agent.END_LIMIT_S = json.loads(os.environ.get("LIMITS", "[99, 99]"))
+limits = json.loads(os.environ.get("LIMITS", "[99, 99, 99]"))
+node_agent.START_LIMIT_S, node_agent.END_LIMIT_S, node_agent.procfs.STILL_LIMIT_S = limits
 run = RunDir(Path(sys.argv[1]))
 plan = AttemptPlan(1, "7", ("a",), Head("127.0.0.1", "", 1), 0.0, None)
 agent = Agent(run, 1, Node(0, plan, Spec()))
@@ -308,20 +309,29 @@ def host(tmp_path):
 
 
 # A torchrun that waits for ever: for its store before it has ranks, or after they have ended.
-STUCK = "import subprocess, sys, time; {} ; time.sleep(1000)"
+STUCK = "import subprocess, time; {}"
+WAITING = "[time.sleep(0.1) for _ in iter(int, 1)]"
+AFTER_RANKS = "subprocess.run(['sleep', '3']); time.sleep(1000)"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "limits"), [("pass", "[0.5, 99]"), ("subprocess.run(['sleep', '3'])", "[99, 0.5]")]
+    ("ranks", "limits", "words"),
+    [
+        (WAITING, "[3, 99, 0.5]", "killed: 3 s of waiting for its ranks to start"),
+        (AFTER_RANKS, "[99, 0.5, 0.5]", "killed: 0.5 s of waiting for other nodes to end"),
+        ("time.sleep(1000)", "[99, 99, 0.5]", "ended: it stood still for "),
+    ],
 )
-def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits):
+def test_a_torchrun_that_waits_for_a_lost_store_is_ended(host, monkeypatch, ranks, limits, words):
     monkeypatch.setenv("LIMITS", limits)
     run, process = host(sys.executable, "-X", "faulthandler", "-c", STUCK.format(ranks))
     assert process.wait(LIMIT_S) == 1
-    what = "its ranks to start" if ranks == "pass" else "other nodes to end"
-    assert f"torchrun ended: 0.5 s of waiting for {what}\n" in process.stderr.read()
-    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == -signal.SIGABRT
-    assert 'File "<string>", line 1 in <module>' in run.attempt(1).torchrun_log(0).read_text()
+    assert f"torchrun {words}" in process.stderr.read()
+    is_still = words.startswith("ended")
+    exit_code = -signal.SIGABRT if is_still else -signal.SIGKILL
+    assert read_json(run.attempt(1).agent(0))["torchrun_exit"] == exit_code
+    log = run.attempt(1).torchrun_log(0).read_text()
+    assert is_still == (", line 1 in <module>" in log) == (f"\ntorchrun {words}" in log[-80:])
 
 
 @pytest.fixture

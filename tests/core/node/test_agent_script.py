@@ -190,7 +190,7 @@ def test_a_setup_has_ended_well_whatever_status_bash_has_of_it(node, tmp_path, m
     (tmp_path / "no_wait").write_text("enable -n wait\n")
     monkeypatch.setenv("BASH_ENV", str(tmp_path / "no_wait"))
     assert "A=1" in node.run("export A=1").stdout
-    assert "exit code" in node.run("false").stderr
+    assert "exit code 3" in node.run("exit 3").stderr
 
 
 @pytest.fixture

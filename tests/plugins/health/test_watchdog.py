@@ -35,7 +35,7 @@ from slurm_job_kit.trainer.plugins.health.diagnosis import RankHang
 rank, world_size, limit_s = map(int, sys.argv[1:4])
 folder, way, phase = Path(sys.argv[4]), *sys.argv[5:7]
 watchdog.TICK_S, watchdog.MAX_TICK_S, watchdog.GRACE_S = 0.1, 0.2, 4
-phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S, phases.STILL_LIMIT_S = 1, 0, 1
+phases.START_UP_FACTOR, phases.MIN_START_UP_LIMIT_S, watchdog.procfs.STILL_LIMIT_S = 1, 0, 1
 attempt_dir = RunDir(folder).attempt(1)
 events = Events(rank)
 events.open(RunDir(folder), 1)
@@ -212,6 +212,14 @@ def test_ranks_of_one_node_that_all_stand_still_before_their_data_end(start, mon
     statuses, outputs = ranks.end(0)
     assert statuses == [EXIT_FAILED] and "in wait_for_peers" in outputs[0]
     assert "(limit 1 s) in rendezvous" in ranks.hang_error()["error"]
+
+
+@pytest.mark.parametrize(("phase", "ranks_here"), [("data", "1"), ("rendezvous", "0")])
+def test_a_rank_may_wait_for_its_data_and_for_other_nodes(start, monkeypatch, phase, ranks_here):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
+    ranks = start("wait", limit_s=100, in_phases=(phase,))
+    with pytest.raises(subprocess.TimeoutExpired):
+        ranks.processes[0].wait(2 * LIMIT_S)
 
 
 def test_an_import_of_torch_that_hangs_ends_the_rank(tmp_path):

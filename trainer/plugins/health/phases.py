@@ -8,10 +8,6 @@ START_UP_LIMIT_S = 1800.0
 START_UP_FACTOR = 10
 MIN_START_UP_LIMIT_S = 30.0
 
-# In which no rank runs at all, where one node has them all, before they read their data: they wait
-# for each other, or for a lock. A rank that imports torch from a slow disk does run.
-STILL_LIMIT_S = 100.0
-
 DEVICE_TEST = "device test"
 NAMES = (
     "import",

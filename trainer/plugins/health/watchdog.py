@@ -22,13 +22,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....jobs.base.procfs import children, run_ns
+from ....jobs.base import procfs
 from ....jobs.contract.records.nodes import HangConclusion
 from ...contract import AttemptDir, RecordError, RunDir, files, node_name, records
 from ...errors import exit_lock, fail, log, run_with_timeout, write_text
 from ...hooks import Callback
 from ...process.watcher import Pulse
-from . import phases
 from .diagnosis import (
     RankHang,
     diagnose,
@@ -39,7 +38,7 @@ from .diagnosis import (
     stacks_of_all_threads,
 )
 from .failures import BadNode, Hang, PeerHang
-from .phases import BEFORE_DATA, DEVICE_TEST, NAMES
+from .phases import BEFORE_DATA, DEVICE_TEST, NAMES, limit_s
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +66,9 @@ class IdleTimer:
     @property
     def limit_s(self) -> float:
         """How many seconds without a beat are a hang."""
-        if self._still_s > phases.STILL_LIMIT_S:
-            return phases.STILL_LIMIT_S
-        return phases.limit_s(self.phase, self.hang_timeout_s)
+        if self._still_s > procfs.STILL_LIMIT_S:
+            return procfs.STILL_LIMIT_S
+        return limit_s(self.phase, self.hang_timeout_s)
 
     @property
     def is_in_start_up(self) -> bool:
@@ -89,14 +88,14 @@ class IdleTimer:
         """
         return max(self.seconds, self._start_up_s) > self.limit_s / 4
 
-    def tick(self, elapsed_s: float, begun: str | None, is_still: bool = False) -> None:
+    def tick(self, elapsed_s: float, begun: str | None, still_s: float = 0.0) -> None:
         """Add the time since the last tick.
 
-        begun: what the last beat began, None without one. is_still: whether no rank has run since.
+        begun: what the last beat began, None without one. still_s: how long no rank has run.
         """
         lived_s = min(elapsed_s, MAX_TICK_S)
         self.seconds += lived_s
-        self._still_s = self._still_s + lived_s if is_still else 0.0
+        self._still_s = still_s
         self._start_up_s = self._start_up_s + lived_s if self.is_in_start_up else 0.0
         if begun is not None:
             self.phase = begun
@@ -145,17 +144,17 @@ class Watchdog(Callback):
         self.open(run.dir, run.attempt, run.spec.launch.hang_timeout_s)
 
     def _watch(self) -> None:
-        seen, last, ran_ns = self._pulse.now, time.monotonic(), 0
-        is_alone = os.environ.get("LOCAL_WORLD_SIZE") == str(self._world_size)
+        seen, last, still = self._pulse.now, time.monotonic(), procfs.Standstill()
+        # Of several nodes none sees whether the ranks of another one run.
+        has_all_ranks = os.environ.get("LOCAL_WORLD_SIZE") == str(self._world_size)
         while True:
             time.sleep(TICK_S)
             beat, now = self._pulse.now, time.monotonic()
-            before, is_still = ran_ns, False
-            if is_alone and self._timer.phase in BEFORE_DATA:
-                ran_ns = run_ns(*children(os.getppid()))  # of all ranks
-                is_still = ran_ns == before
+            still_s = 0.0
+            if has_all_ranks and self._timer.phase in BEFORE_DATA:
+                still_s = still.add(min(now - last, MAX_TICK_S), procfs.children(os.getppid()))
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
-            self._timer.tick(now - last, beat[0] if beat is not seen else None, is_still)
+            self._timer.tick(now - last, beat[0] if beat is not seen else None, still_s)
             seen, last = beat, now
             if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
                 self._end()
