@@ -39,9 +39,9 @@ def main(argv: list[str]) -> None:
                 attempt_dir.rank_ended(int(self.envs[local_rank]["RANK"])).touch()
         return result
 
-    def wait_longer(self: Any) -> None:
-        self._exit_barrier_timeout = float(os.environ[END_LIMIT]) - 30
-        wait_for_nodes(self)
+    def wait_longer(own: Any) -> None:
+        own._exit_barrier_timeout = float(os.environ[END_LIMIT]) - 30
+        wait_for_nodes(own)
 
     def look_and_shut_down(self: Any) -> bool:
         with best_effort():
