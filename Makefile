@@ -3,17 +3,20 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
+# typed NAME: what stands on make's command line; a variable of the environment does not count.
+typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
-ifneq ($(VIRTUAL_ENV)$(CONDA_PREFIX),)
+# PYTHON=python3.13 or TORCH=2.14.1 makes one of its own, by that Python, with that torch.
+OWN := $(addprefix -,$(subst /,-,$(call typed,PYTHON)))$(addprefix -torch-,$(call typed,TORCH))
+ifneq ($(if $(OWN),,$(VIRTUAL_ENV)$(CONDA_PREFIX)),)
 FIND_TORCH := import importlib.util as u; exit(not u.find_spec("torch"))
 ACTIVE := $(shell python3 -c '$(FIND_TORCH)' && command -v python3)
 endif
-PYTHON := $(or $(ACTIVE),.venv/bin/python)
-READY := $(if $(ACTIVE),,.venv/.ready)
-READY_DEV := $(if $(ACTIVE),,.venv/.ready-dev)
-JOBS := $(PYTHON) -m jobs
-# typed NAME: what stands on make's command line; a variable of the environment does not count.
-typed = $(if $(filter command,$(origin $(1))),$($(1)))
+VENV := .venv$(OWN)
+PY := $(or $(ACTIVE),$(VENV)/bin/python)
+READY := $(if $(ACTIVE),,$(VENV)/.ready)
+READY_DEV := $(if $(ACTIVE),,$(VENV)/.ready-dev)
+JOBS := $(PY) -m jobs
 # The targets for runs are those of `kit init`; Python would wait at its end with PYTHONINSPECT.
 KIT := $(JOBS)
 KIT_PLUGINS := $(wildcard jobs/plugins/*/*.mk)
@@ -41,7 +44,7 @@ test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [
 	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/plugins tests/core tests/repository $(call typed,FLAGS)
 COVER = $(if $(call typed,COVERAGE),--cov)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
-test-here: $(READY_DEV) ## The tests that need no Slurm
+test-here: $(READY_DEV) ## The tests that need no Slurm [PYTHON=python3.13] [TORCH=2.14.1]
 	@$(PYTEST) tests/local tests/plugins tests/core tests/repository $(call typed,FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm $(call typed,FLAGS)
@@ -53,12 +56,12 @@ test-faults: $(READY_DEV) ## The fault table, on a real Slurm (root) [ROW=14] [S
 # of tests/core fill the gaps at the end. A file's tests stay together, because some share a
 # training; all tests on a Slurm, too, so that one process starts one (tests/conftest.py). With
 # bytecode each process that a test starts begins sooner.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest --numprocesses=$(or $(call typed,WORKERS),$(PROCESSES)) $(DISTRIBUTION)
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest --numprocesses=$(or $(call typed,WORKERS),$(PROCESSES)) $(DISTRIBUTION)
 DISTRIBUTION = --dist=loadscope --no-loadscope-reorder
 PROCESSES := 3
 # SLURM: 24.11 or 26.05, which is downloaded once (Debian); without it the installed one.
 # SITE=1: the cluster has ordinary users, accounts and file clients: tests/slurm/user_site.py.
-ON_SLURM = $(if $(call typed,SLURM),$(PYTHON) -m tests.slurm.second "$(SLURM)" && \
+ON_SLURM = $(if $(call typed,SLURM),$(PY) -m tests.slurm.second "$(SLURM)" && \
 	    KIT_TEST_SLURM="$(SLURM)" REQUIRE_SLURM=1) $(if $(call typed,SITE),KIT_TEST_SITE=1 REQUIRE_SLURM=1)
 # The slow tests on a Slurm wait long: each process starts one of its own.
 test-slow: DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
@@ -66,42 +69,44 @@ test-slow: DISTRIBUTION = --dist=loadfile --no-loadscope-reorder
 test-faults: PROCESSES = 2
 test-faults: DISTRIBUTION = --dist=load --maxschedchunk=1
 chaos: $(READY_DEV) ## Put random faults into N runs, N=50 SEED=1 [DRAW=7] [SLURM=26.05] [SITE=1] (root)
-	@$(ON_SLURM) $(PYTHON) -m tests.slurm.chaos $(or $(call typed,N),50) $(or $(call typed,SEED),1) $(addprefix --draw=,$(call typed,DRAW)) $(call typed,FLAGS)
+	@$(ON_SLURM) $(PY) -m tests.slurm.chaos $(or $(call typed,N),50) $(or $(call typed,SEED),1) $(addprefix --draw=,$(call typed,DRAW)) $(call typed,FLAGS)
 bench: $(READY_DEV) ## Measure the kit, six minutes [B="B4 B8", some of them] [FLAGS="--json PATH"]
-	@$(PYTHON) -m tests.bench "$(or $(call typed,B),usual)" $(call typed,FLAGS)
+	@$(PY) -m tests.bench "$(or $(call typed,B),usual)" $(call typed,FLAGS)
 bench-start: $(READY_DEV) ## Measure starts, restarts and requeues [FLAGS="--json PATH"]
-	@$(PYTHON) -m tests.bench start $(call typed,FLAGS)
+	@$(PY) -m tests.bench start $(call typed,FLAGS)
 gpu-check: $(READY_DEV) ## Check and measure the kit on one GPU, eight minutes [FLAGS=--dry-run, on a CPU]
-	@$(PYTHON) -m tests.bench gpu --minutes 8 $(call typed,FLAGS)
+	@$(PY) -m tests.bench gpu --minutes 8 $(call typed,FLAGS)
 bench-full: $(READY_DEV) ## All of it
-	@$(PYTHON) -m tests.bench full $(call typed,FLAGS)
+	@$(PY) -m tests.bench full $(call typed,FLAGS)
 lint: $(READY_DEV) ## ruff, mypy and shellcheck
-	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
-	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PYTHON) -m mypy
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+	@mkdir -p build/types && ln -sfn ../.. build/types/slurm_job_kit && $(PY) -m mypy
 	@shellcheck slurm/ddp.sbatch slurm/*.sh jobs/plugins/*/*.sh .ci/run tests/slurm/*.sh
 # Of the commit alone, the wheel from the sdist; kit then runs where nothing else is installed.
 release: $(READY_DEV) ## Build sdist and wheel of the commit, and check them; TO=pypi tags it and uploads them
-	@rm -rf $(NEW) && mkdir -p $(NEW)/kit && git archive HEAD | tar -xC $(NEW)/kit && $(PYTHON) -m build --no-isolation --outdir $(NEW) $(NEW)/kit
-	@$(PYTHON) -m twine check --strict $(NEW)/*.* && $(PYTHON) -m venv $(NEW)/env && $(NEW)/env/bin/pip install -q $(NEW)/*.whl && cd / && $(NEW)/env/bin/kit --help && rm -rf $(NEW)/kit $(NEW)/env
-	@$(if $(call typed,TO),git diff --quiet HEAD || { echo "error: commit what you changed" >&2; exit 1; }; git tag "v$(VERSION)" && $(PYTHON) -m twine upload --repository "$(TO)" $(NEW)/*)
+	@rm -rf $(NEW) && mkdir -p $(NEW)/kit && git archive HEAD | tar -xC $(NEW)/kit && $(PY) -m build --no-isolation --outdir $(NEW) $(NEW)/kit
+	@$(PY) -m twine check --strict $(NEW)/*.* && $(PY) -m venv $(NEW)/env && $(NEW)/env/bin/pip install -q $(NEW)/*.whl && cd / && $(NEW)/env/bin/kit --help && rm -rf $(NEW)/kit $(NEW)/env
+	@$(if $(call typed,TO),git diff --quiet HEAD || { echo "error: commit what you changed" >&2; exit 1; }; git tag "v$(VERSION)" && $(PY) -m twine upload --repository "$(TO)" $(NEW)/*)
 NEW := $(CURDIR)/build/release
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (root) [SLURM=26.05] [SITE=1]
-	@$(ON_SLURM) $(PYTHON) -m tests.slurm up
+	@$(ON_SLURM) $(PY) -m tests.slurm up
 cluster-down: $(READY_DEV) ## Stop that Slurm
-	@$(PYTHON) -m tests.slurm down
+	@$(PY) -m tests.slurm down
 
-.venv/.ready: requirements.lock
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
-	@python3 -m venv .venv >&2 && $(PIP) -r $< >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
-.venv/.ready-dev: requirements-dev.lock .venv/.ready
-	@$(PIP) -r $< >&2 && touch $@
-PIP := .venv/bin/python -m pip install --disable-pip-version-check
-OLD := Python 3.11 or newer is needed, python3 is
+$(VENV)/.ready: requirements.lock
+	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
+	@$(BASE) -m venv $(VENV) >&2 && $(PIP) >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
+$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
+	@$(PIP) >&2 && touch $@
+BASE := $(or $(call typed,PYTHON),python3)
+PIP = $(VENV)/bin/python -m pip install --disable-pip-version-check -r $(if $(call typed,TORCH),<($(OTHER_TORCH)),$<)
+OTHER_TORCH = sed '/^-r/d; s/^torch==.*/torch==$(TORCH)/' $<
+OLD := Python 3.11 or newer is needed, $(BASE) is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
 .DEFAULT:
-	@$(if $(wildcard $(PYTHON)),$(KIT) make $@,$(error there is no target $@: make lists them))
+	@$(if $(wildcard $(PY)),$(KIT) make $@,$(error there is no target $@: make lists them))
 help:
 	@awk $(KIT_HELP) $(KIT_MK) $(KIT_PLUGINS) Makefile
 ##: [ ] may be left out. RUN is a run id, job id, directory, or a name: its newest run.

@@ -24,7 +24,7 @@ from .catalogue import load
 TARGETS = {"dry-run": ("CONFIG", "SET FLAGS CMD"), "train": ("CONFIG", "SET NPROC")}
 SWITCHES = {"YES": "--yes", "CODE": "--code", "DRY": "--dry-run"}
 OPTIONS = {"SET": "--set", "FROM": "--from", "CHECKPOINT": "--checkpoint"}
-OF_MAKEFILES = ("PYTHON", "READY", "READY_DEV", "KIT", "SHELL")
+OF_MAKEFILES = ("PYTHON", "TORCH", "PY", "READY", "READY_DEV", "KIT", "SHELL")
 TYPED = "KIT_TYPED"
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 

@@ -42,7 +42,7 @@ def make(request, tmp_path):
     inherited["PATH"] = f"{kit.parent}:{inherited['PATH']}"
     (tmp_path / "Makefile").write_text(f"FLAGS := -O2\ninclude {KIT_MK}\n")
     command, folder = {
-        "clone": (["make", f"PYTHON={kit}", "READY="], ROOT),
+        "clone": (["make", f"PY={kit}", "READY="], ROOT),
         "kit.mk": (["make", "-f", str(KIT_MK)], tmp_path),
         "included": (["make"], tmp_path),
     }[request.param]
@@ -67,6 +67,17 @@ def test_what_is_typed_reaches_the_command_unchanged_but_not_the_run(make):
     ran, left = make("submit", "CONFIG=~/x", f"SET={text}", "FLAGS=--json").splitlines()
     assert ran == f"ran {['submit', '~/x', f'--set={text}', '--json']}"
     assert not {"YES", "SET", "CONFIG", "FLAGS", "MAKEFLAGS"} & set(eval(left.partition(" ")[2]))
+
+
+def test_another_python_or_torch_gets_an_environment_beside_the_usual_one():
+    argv = ["make", "--dry-run", "test-here", "PYTHON=python0", "TORCH=0.1"]
+    env = os.environ | {"MAKEFLAGS": "", "VIRTUAL_ENV": sys.prefix}
+    run = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    environment = ".venv-python0-torch-0.1"
+    assert f"python0 -m venv {environment} " in run.stdout
+    assert f"{environment}/bin/python -m pytest " in run.stdout
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        assert f"s/^torch==.*/torch==0.1/' {lock})" in run.stdout
 
 
 def of_make():

@@ -15,7 +15,7 @@ from tests.core.waiting import wait_for
 from tests.local.local_kit import Kit
 
 # The interpreter of the tests, and no installation of .venv.
-MAKE = ("make", f"PYTHON={sys.executable}", "READY=")
+MAKE = ("make", f"PY={sys.executable}", "READY=")
 TABLE = "CONFIG=tests/slurm/table.yaml"
 # Slow until PACE_FILE is deleted.
 PACED = (

@@ -21,7 +21,7 @@ def ranks_and_hosts(run: Run) -> dict[int, str]:
 
 def test_make_submit_runs_two_nodes_with_two_ranks_each(kit: Kit) -> None:
     words = "slurm.cpus_per_task=2 launch.nproc_per_node=2 train.epochs=1"
-    make = ("make", "submit", f"PYTHON={sys.executable}", "READY=")
+    make = ("make", "submit", f"PY={sys.executable}", "READY=")
     said = kit.run(*make, f"CONFIG={TABLE}", f"SET={words}", "FLAGS=--json").stdout
     submitted = answered(said)
     run = Run(kit.cluster, submitted["job_id"], RunDir(Path(submitted["run_dir"])))

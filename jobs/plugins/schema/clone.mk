@@ -1,4 +1,4 @@
 ##@ Work on the kit
 schema: $(READY) ## Write configs/schema.json and the tables of keys in configs/README.md
-	@$(PYTHON) -m jobs.plugins.schema
+	@$(PY) -m jobs.plugins.schema
 .PHONY: schema
