@@ -23,6 +23,7 @@ from tests.core.test_loop_own_parts import spec_of
 HERE = __name__
 FIRST = {"torch": "2.13", "train.lr": 0.1, "ranks": [1, 1, 1], "world size": 8, "code": "a"}
 SEVEN = {"world size": 7, "torch": "2.14"}
+NEWER = {"torch": "2.14", "CUDA": 13, "GPU": "B", "NCCL": 2, "cuDNN": 9}  # torch is named first
 SAME, OTHER, DRAWS = "same samples", "approximate", "generator of its own"
 
 
@@ -31,7 +32,8 @@ SAME, OTHER, DRAWS = "same samples", "approximate", "generator of its own"
     [
         ({7: {}}, True, "bitwise", ""),
         ({7: {}}, False, SAME, ""),
-        ({7: {"torch": "2.14"}}, True, SAME, "torch was 2.13, then 2.14 after step 7"),
+        ({7: NEWER}, True, SAME, "torch was 2.13, then 2.14 after step 7"),
+        ({7: NEWER}, False, SAME, "; torch was 2.13, then 2.14 after step 7"),
         ({7: {"train.seed": 1}}, True, OTHER, "train.seed changed"),
         ({7: {"ranks": [1, 2, 1]}}, True, SAME, ""),
         (
@@ -65,9 +67,10 @@ def test_an_environment_has_the_size_of_the_shard_groups_of_nodes_of_another_siz
     assert found(2, strategy="fsdp") == found(4, strategy="fsdp")
 
 
-def test_variables_that_change_bits_are_a_part_of_the_environment(tmp_path, monkeypatch):
+def test_a_variable_that_changes_bits_and_the_version_of_torch_count(tmp_path, monkeypatch):
     context = context_of(tmp_path, Spec())
     first = describe(context)
+    assert first["torch"] == torch.__version__
     monkeypatch.setenv("NCCL_DEBUG", "INFO")  # it only prints
     monkeypatch.setenv("CUBLASLT_LOG_FILE", "/tmp/job-7.log")
     assert describe(context) == first

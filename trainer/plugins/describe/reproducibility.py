@@ -24,7 +24,8 @@ from .sample_digests import DIGESTS, FROZEN, difference
 
 CODE = "code"
 WORLD_SIZE = "world size"
-NAMED_FIRST = (CODE, WORLD_SIZE, "train.strategy", "train.shard_size")
+TORCH = "torch"
+NAMED_FIRST = (CODE, WORLD_SIZE, TORCH, "train.strategy", "train.shard_size")
 # Keys of the section train that choose the samples or their values.
 SAMPLES = tuple(
     f"train.{key}"
@@ -111,7 +112,7 @@ def describe(context: RankContext) -> dict[str, Any]:
     """
     device = context.device
     own: dict[str, Any] = {
-        "torch": str(torch.__version__),
+        TORCH: str(torch.__version__),
         **{package: _version(package) for package in ("numpy", "pillow")},
         "processor": processor(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
@@ -194,7 +195,7 @@ def exactness(history: list[dict[str, Any]], deterministic: bool) -> tuple[str, 
         return "approximate", "{} had {}, then {}: the samples are others".format(*found[0])
     if not deterministic:
         reason = "train.deterministic is off, so operators may vary from run to run"
-        return "same samples", "; ".join([reason, *_changes(history, [WORLD_SIZE])])
+        return "same samples", "; ".join([reason, *_changes(history, [WORLD_SIZE, TORCH])])
     if len(history) == 1:
         return "bitwise", "deterministic operators, and one environment in every attempt"
     names = sorted(set().union(*history) - {SINCE, "ranks", DIGESTS, FROZEN, *NAMED_FIRST})
