@@ -135,5 +135,7 @@ def test_a_resume_without_a_part_of_the_state_is_no_exact_one(
     run, _ = train(tmp_path, spec, stop_at=7, callbacks=callbacks(Pulse()))
     assert (DRAWS in capsys.readouterr().out) == (exact == OTHER)
     train(tmp_path, spec, attempt=2, callbacks=callbacks(Pulse()))
+    line = f"exactness is {exact}, not bitwise: "  # in time
+    assert (line in capsys.readouterr().out) == (exact == OTHER)
     outcome = read_json(run.attempt(2).outcome)
     assert outcome["exactness"] == exact and re.search(words, outcome["exactness_reason"])

@@ -28,6 +28,8 @@ class Describe(Callback):
         lines = first_lines.start_lines(context, loop.replica.module, loop.length, sizes)
         for line in (first_lines.data_line(loop.data, context.train.dataset), *lines):
             context.distributed.log(line)
+        if loop.state.global_step and loop.exactness[0] != "bitwise":
+            context.distributed.log("exactness is {}, not bitwise: {}".format(*loop.exactness))
         self.loop = loop
         # Without a checkpoint this is the run that was never stopped.
         self.unsaved = reproducibility.unsaved_buffers(loop) if loop.state.global_step else {}
