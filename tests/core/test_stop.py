@@ -82,6 +82,8 @@ print(request.requested)
 
 def test_a_signal_to_a_forked_child_is_no_stop_of_the_rank():
     done = run_rank("""
+import warnings
+warnings.simplefilter("ignore")  # of Python 3.12: a fork beside threads
 child = os.fork()
 if child == 0:
     signal_self(signal.SIGTERM)

@@ -6,6 +6,7 @@ A copy of the fork server runs this file, which does the same as `python -m trai
 and the trainer are imported already.
 """
 
+import atexit
 import importlib
 import multiprocessing
 import os
@@ -56,6 +57,7 @@ def main(argv: list[str]) -> None:
         # multiprocessing calls this after torchrun's answer, before the tear-down of the process.
         # The default argument keeps what must live until then.
         util.Finalize(None, lambda kept=kept: exit_now(0), exitpriority=100)
+        atexit.register(exit_now, 0)  # Python 3.13 runs these first, also those of the user's code
     except BaseException:
         traceback.print_exc()
         os._exit(1)

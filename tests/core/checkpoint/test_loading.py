@@ -1,6 +1,5 @@
 """The newest undamaged checkpoint comes back; one that is damaged or lost is named."""
 
-import dataclasses
 import functools
 import json
 import shutil
@@ -41,7 +40,7 @@ def test_all_that_was_saved_comes_back(tmp_path):
     assert bits(fresh) != bits(saved)
     loaded = checkpoints.load(fresh, newest)
     assert loaded.window.tolist() == state.window.tolist()
-    assert dataclasses.replace(loaded, window=state.window) == state
+    assert vars(loaded) | {"window": state.window} == vars(state)
     assert checkpoints.newest_step == 6
     assert (
         bits(fresh) == bits(saved)
