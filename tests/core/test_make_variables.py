@@ -73,11 +73,9 @@ def test_another_python_or_torch_gets_an_environment_beside_the_usual_one():
     argv = ["make", "--dry-run", "test-here", "PYTHON=python0", "TORCH=0.1"]
     env = os.environ | {"MAKEFLAGS": "", "VIRTUAL_ENV": sys.prefix}
     run = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    environment = ".venv-python0-torch-0.1"
-    assert f"python0 -m venv {environment} " in run.stdout
-    assert f"{environment}/bin/python -m pytest " in run.stdout
-    for lock in ("requirements.lock", "requirements-dev.lock"):
-        assert f"s/^torch==.*/torch==0.1/' {lock})" in run.stdout
+    assert "python0 -m venv .venv-python0-torch-0.1 " in run.stdout
+    assert ".venv-python0-torch-0.1/bin/python -m pytest " in run.stdout
+    assert run.stdout.count("s/^torch==.*/torch==0.1/' requirements") == 2
 
 
 def of_make():

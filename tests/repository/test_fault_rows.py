@@ -4,25 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.slurm.faults.rows import is_of
 from tests.slurm.faults.why_rows import EXPECTED, problem_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.parametrize(
-    ("row", "name", "has_proctrack", "expected"),
-    [
-        (8, "test_row_11_scancel_in_a_step[pgid]", True, True),
-        (8, "test_row_11_scancel_just_before", False, False),
-        (8, "test_row_09_storm[pgid]", True, False),
-        (9, "test_row_09_storm[pgid]", True, True),
-    ],
-)
-def test_row_8_is_rows_1_2_and_11_on_every_proctrack(row, name, has_proctrack, expected):
-    assert is_of(row, name, has_proctrack) is expected
 
 
 def test_docs_have_a_line_for_each_row_and_each_row_has_a_test():

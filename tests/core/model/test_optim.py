@@ -187,18 +187,6 @@ def test_optimizers_run_fused_unless_a_parameter_is_complex(optimizer):
         assert all(bool(group["fused"]) is is_fused for group in groups)
 
 
-def test_a_parameter_may_get_its_first_gradient_late():
-    first, late = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
-    module = nn.ParameterList([first, late])
-    train = Train(lr=0.5, momentum=0.9)
-    optimizer = optim.create(module, train)
-    first.grad = torch.ones(2, 2)
-    optim.clip_and_step(optimizer, OFF, [*module.parameters()], train)
-    late.grad = torch.ones(2, 2)
-    optim.clip_and_step(optimizer, OFF, [*module.parameters()], train)
-    assert torch.equal(late, torch.full((2, 2), 0.5))
-
-
 def fed(module, optimizer, train, seed):
     torch.manual_seed(seed)
     for parameter in module.parameters():

@@ -218,13 +218,6 @@ def test_what_is_no_number_is_left_out(kit_stop, run):
     assert str(written) == "{'loss': 0.5, 'np': 2.0, 'nan': nan, 'ok': 1.0}"
 
 
-@pytest.mark.parametrize("total", [None, -1, 0, math.inf, math.nan, "all", torch.zeros(2)])
-def test_a_training_without_a_known_end_has_no_total(kit_stop, run, total):
-    stop = kit_stop.Stop()
-    stop.progress(7, total)
-    assert read_json(run.progress) == {"step": 7, "total": None, "metrics": {}}
-
-
 def test_steps_that_are_no_numbers_end_no_training(kit_stop, run):
     stop = kit_stop.Stop()
     for step in (None, "7", math.nan, math.inf, torch.zeros(2)):
