@@ -104,9 +104,9 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             left_s = 60 * asked.minutes - (time.monotonic() - started)
             results.append(measure(bench, Path(folder), left_s))
-        print(report.progress(results[-1]), report.table(results[-1:]), sep="\n", flush=True)
+        print(report.table(results[-1:]), flush=True)
     seconds = time.monotonic() - started
-    print(report.table(results), report.summary(results, seconds), sep="\n")
+    print(report.summary(results, seconds))
     asked.json.parent.mkdir(parents=True, exist_ok=True)
     write_json(asked.json, {"machine": machine, "seconds": round(seconds), "benches": results})
     print(f"all times: {asked.json}")

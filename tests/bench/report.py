@@ -21,13 +21,6 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def progress(result: dict[str, Any]) -> str:
-    """One line about a bench that has ended."""
-    if "left_out" in result:
-        return f"{result['bench']}: {result['left_out']}"
-    return f"{result['bench']}: {result['seconds']} s, load {result['load']}"
-
-
 def summary(results: Sequence[dict[str, Any]], seconds: float) -> str:
     verdicts = [figure["verdict"] for result in results for figure in result["figures"]]
     counts = {name: verdicts.count(name) for name in ("yes", "NO", "cannot tell")}
