@@ -95,9 +95,14 @@ def read_text(path: Path) -> str:
             data = file.read(yaml_reader.MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
-        hint = "" if isinstance(error, (PermissionError, ValueError)) else _other_files(path)
+        hint = ""
         if os.path.exists(path / "spec.json"):
             hint = f"it is a run, which {installation.command('resume', path.name)} continues"
+        elif not isinstance(error, (PermissionError, ValueError)):
+            folder = path if os.path.isdir(path) else path.parent
+            # Hidden ones are settings of other tools.
+            listed = ", ".join(sorted(glob.glob("*.yaml", root_dir=folder))[:20])
+            hint = f"{folder} has {listed}" if listed else "configs/ has examples"
         raise _refused(path, f"cannot be read: {reason}", hint) from None
     if len(data) > yaml_reader.MAX_BYTES:
         raise _refused(path, "is larger than 64 KiB", "is it a spec? configs/ has examples")
@@ -111,10 +116,3 @@ def read_text(path: Path) -> str:
 
 def _refused(where: object, what: str, hint: str) -> SpecError:
     return SpecError([Problem((), what, hint, place=Place(str(where)))])
-
-
-def _other_files(path: Path) -> str:
-    """Return a hint: the YAML files in the folder; hidden ones are settings of other tools."""
-    folder = path if os.path.isdir(path) else path.parent
-    listed = ", ".join(sorted(glob.glob("*.yaml", root_dir=folder))[:20])
-    return f"{folder} has {listed}" if listed else "configs/ has examples"

@@ -13,7 +13,7 @@ from ..contract.spec import OF_TRAINER, SECTIONS, Slurm, Spec
 from ..plugins import PLUGINS, missing
 from ..slurm import duration
 from . import resolve
-from .keys import Key, choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
+from .keys import choices, fits, is_one_of, keys, nearest, type_at, type_name, unknown_key_hint
 from .yaml_reader import Document, as_pair, scalar
 
 _CONTROL = re.compile(f"[{CONTROL}]")
@@ -158,8 +158,14 @@ def _wrong_types(values: dict[str, Any], document: Document) -> Iterator[Problem
             written = document.nodes[part].written if part in document.nodes else None
             what = f"must be {type_name(type_at(part))}, not {format_value(misfit, written)}"
             yield Problem(part, what, _type_hint(part, misfit, written))
-        if key is not None and not wrong and value is not None:
-            yield from _outside(key, value)
+        if key is None or wrong or value is None:
+            continue
+        for name, limit in key.limits.items():
+            keeps, words = BOUNDS[name]
+            if value not in (options := choices(key.type)) and not keeps(value, limit):
+                must = ", or ".join([f"must be {words} {limit}", *options])
+                what = "cannot be" if name == "pattern" else f"{must}, not"  # _HINTS has no regex
+                yield Problem(path, f"{what} {format_value(value)}", _HINTS.get(path, ""))
 
 
 def _of_sbatch(path: KeyPath, value: Any) -> str:
@@ -190,16 +196,6 @@ def _misfits(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
             yield from _misfits((*path, name), item)
     elif not fits(value, wanted):
         yield path, value
-
-
-def _outside(key: Key, value: Any) -> Iterator[Problem]:
-    """Yield the limit of a key that a value of its type is outside of."""
-    for name, limit in key.limits.items():
-        keeps, words = BOUNDS[name]
-        if value not in (options := choices(key.type)) and not keeps(value, limit):
-            must = ", or ".join([f"must be {words} {limit}", *options])
-            what = "cannot be" if name == "pattern" else f"{must}, not"  # _HINTS has no regex
-            yield Problem(key.path, f"{what} {format_value(value)}", _HINTS.get(key.path, ""))
 
 
 def _spec(values: dict[str, Any]) -> Spec:

@@ -11,7 +11,7 @@ from ...base import answer, installation
 from ...base.console import display_path, format_duration, format_metric, format_metrics
 from ...commands import arguments, table
 from ...commands.local_lines import format_progress
-from ...contract.records.ended import AttemptRecord, Cause
+from ...contract.records.ended import Cause
 from ...runs import lookup, state
 from ...runs.state import RunState
 from . import words
@@ -69,7 +69,10 @@ class Seen:
     def row(self) -> table.Row:
         now, path = self.run.files.progress, self.run.run_dir.path
         job, then = self.run.job_id, self.run.successor
-        pace = words.format_pace(now) if now and self.is_running else ""
+        position = words.format_position(now) if now else ""
+        if now and self.is_running:  # `921 samples/s  8 s left`
+            left = "" if now.eta_s is None else f"{format_duration(now.eta_s, 2)} left"
+            position = "  ".join(filter(None, [position, format_metrics(now.speed or {}), left]))
         metrics = self.metrics()
         last, end = self.run.files.last, ""
         if last is not None and last.cause is not Cause.COMPLETED:
@@ -85,7 +88,7 @@ class Seen:
             "JOB": f"{job}, then {then}" if then else job,
             "STATE": words.state(self.run, self.now),
             "ATTEMPT": str(self.run.files.newest or ""),
-            "PROGRESS": now and f"{words.format_position(now)}  {pace}".rstrip(),
+            "PROGRESS": position,
             "METRICS": values,
             "CHECKPOINT": words.checkpoint(self.run.files, self.now),
             "NODES": words.nodes(self.run),
@@ -133,8 +136,13 @@ def detail(seen: Seen) -> str:
     if job is not None and job.left_s is not None and seen.is_running:
         fields["TIME LIMIT"] = f"in {format_duration(job.left_s, 2)}"
     fields |= {name: row[name] for name in ("JOB", "PROGRESS", "METRICS", "CHECKPOINT")}
-    for record in files.attempts[-MAX_ATTEMPTS:]:
-        fields[f"ATTEMPT {record.attempt}"] = _attempt_line(record)
+    for record in files.attempts[-MAX_ATTEMPTS:]:  # where, how long, which steps, what ended it
+        parts = [words.node_list(record.nodes or ()), words.end_reason(record)]
+        if (start := record.times.start) is not None:
+            parts.insert(1, format_duration(max(0, record.times.stop - start), 2))
+        if record.first_step is not None:
+            parts.insert(-1, f"steps {record.first_step} to {record.last_step}")
+        fields[f"ATTEMPT {record.attempt}"] = "  ".join(filter(None, parts))
     if seen.is_running and files.newest:
         fields[f"ATTEMPT {files.newest}"] = "runs"
     fields["LEFT OUT"] = "; ".join(
@@ -146,13 +154,3 @@ def detail(seen: Seen) -> str:
     if (folder := files.run_dir.tensorboard).is_dir():
         fields["TENSORBOARD"] = f"tensorboard --logdir {shlex.quote(str(folder))}"
     return table.stacked([fields], list(fields))
-
-
-def _attempt_line(record: AttemptRecord) -> str:
-    """Return an attempt that was closed: where, how long, which steps, and what ended it."""
-    parts = [words.node_list(record.nodes or ()), words.end_reason(record)]
-    if (start := record.times.start) is not None:
-        parts.insert(1, format_duration(max(0, record.times.stop - start), 2))
-    if record.first_step is not None:
-        parts.insert(-1, f"steps {record.first_step} to {record.last_step}")
-    return "  ".join(filter(None, parts))

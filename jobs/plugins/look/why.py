@@ -47,21 +47,16 @@ def command(args: argparse.Namespace) -> int:
         raise UserError(run.files.problem)
     found = answer_of(run)
     if not answer.give(**run_dir.names(), **asdict(found)):
-        print(f"{run_dir.path.parent.name} {run_dir.run_id}: {format_answer(found)}")
+        lines = [f"{run_dir.path.parent.name} {run_dir.run_id}: {found.cause}: {found.text}"]
+        if found.place is not None:
+            lines.append(f"  at: {display_path(Path(found.place))}")
+        if found.log is not None:
+            lines.append(f"  log: {display_path(Path(found.log))}")
+        lines += [f"    {line}" for line in found.last_lines]
+        if found.cause not in (Kind.COMPLETED, Kind.RUNNING):
+            lines += [f"  what to do: {found.advice}", f"  command: {found.next}"]
+        print("\n".join(lines))
     return 0
-
-
-def format_answer(answer: Answer) -> str:
-    """Return the answer as a short paragraph: kind, reason, place, log, advice, command."""
-    lines = [f"{answer.cause}: {answer.text}"]
-    if answer.place is not None:
-        lines.append(f"  at: {display_path(Path(answer.place))}")
-    if answer.log is not None:
-        lines.append(f"  log: {display_path(Path(answer.log))}")
-    lines += [f"    {line}" for line in answer.last_lines]
-    if answer.cause not in (Kind.COMPLETED, Kind.RUNNING):
-        lines += [f"  what to do: {answer.advice}", f"  command: {answer.next}"]
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)

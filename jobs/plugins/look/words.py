@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.console import format_duration, format_metrics, number_ranges, quantity
+from ...base.console import format_duration, number_ranges, quantity
 from ...base.log_text import first_line
 from ...contract import records
 from ...contract.checkpoint.names import checkpoint_step
@@ -128,12 +128,6 @@ def format_position(progress: Progress) -> str:
         return text
     # The present epoch, where the file counts finished ones.
     return f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}  {text}"
-
-
-def format_pace(progress: Progress) -> str:
-    """Return `921 samples/s  8 s left`; empty where neither is known."""
-    left = "" if progress.eta_s is None else f"{format_duration(progress.eta_s, 2)} left"
-    return "  ".join(filter(None, [format_metrics(progress.speed or {}), left]))
 
 
 @dataclass(frozen=True)

@@ -80,17 +80,14 @@ def lines_of(times: Sequence[RunTimes]) -> list[str]:
     """Return a heading for each run, and a table of the uses of the time with a column for each."""
     rows = []
     for use in Use:
-        cells = {each.name: cell(each, use) for each in times}
+        row = {"": use.value.replace("_", "-")}
+        for each in times:  # `12.3 s  4.5%`: the time of a use, and its share
+            seconds, wall = each.seconds[use], each.end - each.begin
+            row[each.name] = f"{duration(seconds):>12}  {seconds / wall if wall else 0.0:6.1%}"
         if any(each.seconds[use] for each in times):
-            rows.append({"": use.value.replace("_", "-"), **cells})
+            rows.append(row)
     columns = ("", *(each.name for each in times))
     return [*map(heading, times), "", *table.text(rows, columns).splitlines()]
-
-
-def cell(times: RunTimes, use: Use) -> str:
-    """Return `12.3 s  4.5%`: the time of a use, and its share."""
-    seconds, wall = times.seconds[use], times.end - times.begin
-    return f"{duration(seconds):>12}  {seconds / wall if wall else 0.0:6.1%}"
 
 
 def heading(times: RunTimes) -> str:

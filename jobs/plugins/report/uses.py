@@ -12,7 +12,6 @@ from ...base import files
 from ...base.console import printable
 from ...base.errors import RecordError
 from ...contract.records.ended import FINAL, Action, AttemptRecord
-from ...contract.records.nodes import AttemptPlan
 from ...contract.records.timeline import Event, read_events
 from ...contract.rundir import RunDir
 from ...runs.state import RunState
@@ -125,8 +124,13 @@ def read(run: RunState, label: str | None) -> RunTimes:
     writers = ("attempt", "rank-00000")
     events = [each for name in writers for each in read_events(run_dir.timeline(name))]
     attempts = [_closed(run, each, events) for each in run.files.attempts]
-    if run.files.newest > len(attempts) and run.files.plan is not None:
-        attempts.append(_open(run, run.files.plan, events, now))
+    number, plan = run.files.newest, run.files.plan
+    if number > len(attempts) and plan is not None:  # it is open
+        own = [each for each in events if each.attempt == number]
+        stop = _last_sign(run, number, own, default=plan.start) if run.is_over else now
+        start, stop = plan.start, max(plan.start, stop)
+        of_open = _seconds(own, start, stop)
+        attempts.append(AttemptTimes(number, start, stop, plan.nodes, of_open, None))
     begin = min([*submits, *(each.start for each in attempts)], default=now)
     end = max([begin, *(each.stop for each in attempts)])
     if not run.is_over:
@@ -171,14 +175,6 @@ def _closed(run: RunState, record: AttemptRecord, events: Sequence[Event]) -> At
         redone = seconds[Use.TRAINING] * _redone(record, run.files.attempts) / steps
         seconds |= {Use.REDONE: redone, Use.TRAINING: seconds[Use.TRAINING] - redone}
     return AttemptTimes(record.attempt, start, stop, record.nodes or (), seconds, record)
-
-
-def _open(run: RunState, plan: AttemptPlan, events: Sequence[Event], now: float) -> AttemptTimes:
-    number = run.files.newest
-    own = [each for each in events if each.attempt == number]
-    stop = _last_sign(run, number, own, default=plan.start) if run.is_over else now
-    stop = max(plan.start, stop)
-    return AttemptTimes(number, plan.start, stop, plan.nodes, _seconds(own, plan.start, stop), None)
 
 
 def _last_sign(run: RunState, number: int, own: Sequence[Event], default: float) -> float:

@@ -34,18 +34,16 @@ def _section(section: str) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for name in sections()[section]:
         key = keys().get((section, name) if section else (name,))
-        reference = {"$ref": f"#/definitions/{name.capitalize()}"}
-        properties[name] = reference if key is None else _property(key)
+        if key is None:
+            properties[name] = {"$ref": f"#/definitions/{name.capitalize()}"}
+            continue
+        limits = {_BOUNDS.get(name, name): limit for name, limit in key.limits.items()}
+        default = {} if isinstance(key.default, (list, dict)) else {"default": key.default}
+        values = {**default, "description": key.description, **_type_of(key.type, limits)}
+        properties[name] = dict(sorted(values.items()))
     what = (SECTIONS[section] if section else Spec).__doc__
     closed = {"additionalProperties": False, "description": what}
     return {**closed, "properties": properties, "type": "object"}
-
-
-def _property(key: Key) -> dict[str, Any]:
-    limits = {_BOUNDS.get(name, name): limit for name, limit in key.limits.items()}
-    default = {} if isinstance(key.default, (list, dict)) else {"default": key.default}
-    values = {**default, "description": key.description, **_type_of(key.type, limits)}
-    return dict(sorted(values.items()))
 
 
 def _type_of(annotation: Any, limits: dict[str, Any]) -> dict[str, Any]:
