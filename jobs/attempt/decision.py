@@ -88,8 +88,14 @@ def decide(ending: Ending, history: History, budget: Budget = Budget()) -> Decis
 def _by_row(ending: Ending, history: History, budget: Budget) -> Decision:
     """Return the decision of the first row that fits, for a run that is not complete."""
     evidence = ending.evidence
+    # The batch script was killed; this is the next start of the job. Where a user submitted that,
+    # the run stood still until then, and the budgets begin again.
+    if ending.is_lost and not ending.is_automatic:
+        return Decision(Action.HOLD, Cause.LOST, LOST_REASON)
+    if ending.is_lost and evidence.unreachable_nodes:
+        return Decision(Action.RETRY, Cause.NODE, no_answer(evidence))
     if ending.is_lost:
-        return _after_loss(ending)
+        return Decision(Action.RETRY, Cause.LOST, LOST_REASON)
     if evidence.is_requeued:
         if evidence.unreachable_nodes:
             reason = f"{no_answer(evidence)}; Slurm has requeued the job"
@@ -195,18 +201,6 @@ def _cause_of_stop(ending: Ending) -> tuple[Cause, str]:
         what = evidence.signals[0] if evidence.signals else "a stop signal to a rank"
         return Cause.MANUAL_STOP, f"{what} was sent by hand: Slurm does not preempt the job"
     return Cause.PREEMPTION, "preempted, or stopped by hand"
-
-
-def _after_loss(ending: Ending) -> Decision:
-    """Return the decision about an attempt whose batch script was killed, at the job's next start.
-
-    Where a user submitted that start, the run stood still until then, and the budgets begin again.
-    """
-    if not ending.is_automatic:
-        return Decision(Action.HOLD, Cause.LOST, LOST_REASON)
-    if ending.evidence.unreachable_nodes:
-        return Decision(Action.RETRY, Cause.NODE, no_answer(ending.evidence))
-    return Decision(Action.RETRY, Cause.LOST, LOST_REASON)
 
 
 def _with_unsaved(decision: Decision, ending: Ending) -> Decision:

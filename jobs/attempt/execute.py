@@ -135,20 +135,15 @@ def requeue_or_leave(
         return False
     if job is not None and job_state.is_cancelled(job.state, job.reason):
         # The cancel came between the decision and the requeue, which then had no effect.
-        instead = _after_cancel(facts, job)
+        *earlier, last = facts.attempts
+        found = replace(
+            last.evidence, job_state=job.state, job_reason=job.reason, is_preempted=job.is_preempted
+        )
+        before = replace(facts, attempts=tuple(earlier))
+        instead = hooks.decide(before, Ending(found), after_cancel(found))
         if instead.action is not Action.SUCCESSOR:
             return end_instead(instead, run_dir, facts, me, requeued)
     return leave_to_successor(decision, run_dir, facts, me, requeued)
-
-
-def _after_cancel(facts: AttemptFacts, job: Job) -> Decision:
-    """Return the decision about a job that was cancelled after the record of its attempt."""
-    *earlier, last = facts.attempts
-    found = replace(
-        last.evidence, job_state=job.state, job_reason=job.reason, is_preempted=job.is_preempted
-    )
-    before = replace(facts, attempts=tuple(earlier))
-    return hooks.decide(before, Ending(found), after_cancel(found))
 
 
 def end_instead(

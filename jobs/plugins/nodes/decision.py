@@ -38,14 +38,9 @@ def _decide(ending: Ending, mine: NodesFound, decision: Decision) -> Decision:
         return decision
     if mine.followed:
         return Decision(Action.HOLD, rules.crash_cause(found), mine.followed)
-    if found.unreachable_nodes or (mine.kinds and not found.would_repeat):
-        return _after_node_trouble(ending, mine)
-    return decision
-
-
-def _after_node_trouble(ending: Ending, mine: NodesFound) -> Decision:
-    """Return the decision to start on other nodes: in this allocation, if it has enough."""
-    found = ending.evidence
+    if not found.unreachable_nodes and (found.would_repeat or not mine.kinds):
+        return decision
+    # It starts on other nodes: in this allocation, if it has enough.
     reason = first_line(found.error or "")
     if not reason and found.unreachable_nodes:
         reason = rules.no_answer(found)
