@@ -175,15 +175,6 @@ def _names(error: BaseException) -> list[str]:
     return [each.__name__ for each in type(error).__mro__]
 
 
-def known_cause_of(error: BaseException) -> Kind | None:
-    """Return the known cause behind an error, such as a lack of memory; None if none fits."""
-    is_ours = isinstance(error, ONE_LINE)
-    own = error.__cause__ or error if is_ours else error
-    number = getattr(own, "errno", None)
-    text = "" if is_ours and not isinstance(error, CodeError) else in_words(own)
-    return known_cause(text, _names(own), number if isinstance(number, int) else None)
-
-
 def would_repeat(error: BaseException) -> bool:
     """Return whether the next attempt would repeat the error, so that only a person can remove it.
 
@@ -195,8 +186,13 @@ def would_repeat(error: BaseException) -> bool:
 
 def kind_of(error: BaseException) -> Kind:
     """Return the kind of an error: its own, that of the known cause behind it, or by its class."""
-    own: Kind | None = getattr(error, "kind", None) if isinstance(error, ONE_LINE) else None
-    if known := own or known_cause_of(error):
+    is_ours = isinstance(error, ONE_LINE)
+    own: Kind | None = getattr(error, "kind", None) if is_ours else None
+    cause = error.__cause__ or error if is_ours else error
+    number = getattr(cause, "errno", None)
+    text = "" if is_ours and not isinstance(error, CodeError) else in_words(cause)
+    number = number if isinstance(number, int) else None
+    if known := own or known_cause(text, _names(cause), number):
         return known
     if would_repeat(error) and not isinstance(error, (UserCodeError, StorageError)):
         return Kind.SPEC_MISTAKE

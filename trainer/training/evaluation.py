@@ -63,10 +63,16 @@ class Evaluation:
         state.last_eval_step = step
         values = {f"eval_{name}": value for name, value in replica.means(sums.tolist()).items()}
         state.metrics |= values
-        _track_best(replica, state, values)
-        if replica.best is not None and math.isnan(values.get(replica.best.name, math.nan)):
-            text = f"{replica.best.name} is nan at step {step}; ignored for the best checkpoint"
-            self._context.distributed.log(f"warning: {text}")
+        if (chosen := replica.best) is not None:
+            value = values.get(chosen.name, math.nan)  # the objective may have derived no number
+            old = state.best["value"] if state.best.get("metric") == chosen.name else None
+            state.evals_since_best += 1
+            if old is None or chosen.is_better(value, old) or math.isnan(old) > math.isnan(value):
+                state.best = {"metric": chosen.name, "value": value, "step": step}
+                state.evals_since_best = 0
+            if math.isnan(value):
+                text = f"{chosen.name} is nan at step {step}; ignored for the best checkpoint"
+                self._context.distributed.log(f"warning: {text}")
         if self._reporter is not None:
             self._reporter.report_evaluation(step, values)
         return True
@@ -82,18 +88,6 @@ class Evaluation:
             best = "{metric} was best at step {step} ({value:.4g})".format(**state.best)
             ago = f"{state.evals_since_best} evaluations ago (train.early_stop_patience)"
             self._context.distributed.log(f"early stop: {best}, {ago}")
-
-
-def _track_best(replica: Replica, state: TrainState, metrics: dict[str, float]) -> None:
-    best, chosen = state.best, replica.best
-    if chosen is None:
-        return
-    value = metrics.get(chosen.name, math.nan)  # the objective may have derived no number
-    known = best["value"] if best.get("metric") == chosen.name else None
-    state.evals_since_best += 1
-    if known is None or chosen.is_better(value, known) or (math.isnan(known) > math.isnan(value)):
-        state.best = {"metric": chosen.name, "value": value, "step": state.global_step}
-        state.evals_since_best = 0
 
 
 @torch.no_grad()

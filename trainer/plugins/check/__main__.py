@@ -101,16 +101,12 @@ def problem_of(error: BaseException, spec: Spec, is_here: bool = False) -> Probl
     is_of_file = path[1:2] == ("dataset_args",) and len(path) > 2
     what = match[2] if match else head
     is_error = is_sure and (is_here or not is_of_file)
-    return Problem(path, what, hint, is_error=is_error, frames=_frames(cause))
-
-
-def _frames(error: BaseException) -> tuple[str, ...]:
-    """Return the last frames of the user's files: `net.py:12, in forward: x = self.a(x)`."""
-    if isinstance(error, SyntaxError) and error.filename:
-        name = os.path.basename(error.filename)
-        return (f"{name}:{error.lineno}: {(error.text or '').strip()}",)
-    frames = users_frames(error, (Path.cwd(), *CODE))[-MAX_FRAMES:]
-    return tuple(f"{file}:{each.lineno}, in {each.name}: {each.line}" for file, each in frames)
+    own = users_frames(cause, (Path.cwd(), *CODE))[-MAX_FRAMES:]
+    frames = [f"{file}:{each.lineno}, in {each.name}: {each.line}" for file, each in own]
+    if isinstance(cause, SyntaxError) and cause.filename:
+        name = os.path.basename(cause.filename)
+        frames = [f"{name}:{cause.lineno}: {(cause.text or '').strip()}"]
+    return Problem(path, what, hint, is_error=is_error, frames=tuple(frames))
 
 
 def main(arguments: list[str]) -> None:

@@ -116,16 +116,13 @@ class StreamReader(IterableDataset[Any]):
                 numbers, values = zip(*own or [(count + place, value)], strict=True)
                 content = collate(self.train.collate, [*values], [*numbers])
             count += place + 1
-            after = Position(count, num_passes, self._state())
+            state: dict[str, Any] = {}
+            if isinstance(self.stream, Stream):
+                state = copy.deepcopy(self.stream.state_dict())
+                what = f"train.dataset {self.train.dataset}: state_dict() of the stream"
+                check_plain(what, state)  # else no checkpoint can hold it
+            after = Position(count, num_passes, state)
             yield _Reading(RawBatch(content, torch.tensor(numbers)), after)
-
-    def _state(self) -> dict[str, Any]:
-        """Return the position of the stream. Raises: UserError if no checkpoint can hold it."""
-        if not isinstance(self.stream, Stream):
-            return {}
-        state = copy.deepcopy(self.stream.state_dict())
-        check_plain(f"train.dataset {self.train.dataset}: state_dict() of the stream", state)
-        return state
 
     def _samples(self, position: Position) -> Iterator[tuple[Any, int]]:
         """Yield the samples of all passes after a position, each with the finished passes.
