@@ -15,6 +15,9 @@ from typing import BinaryIO, NamedTuple
 from .manifest import MALFORMED, DamageError, FileDigest
 
 SUFFIX = ".safetensors"
+# In a directory Hugging Face looks for these: a name, and the suffix of the index of several files.
+MODEL_NAME = "model"
+INDEX_SUFFIX = ".safetensors.index.json"
 LENGTH_BYTES = 8  # of the header's length, at the start of the file
 ALIGNMENT = 64  # bytes; of the first tensor
 READ_BYTES = 2**20  # at once; they are hashed while the processor's cache has them

@@ -23,17 +23,13 @@ import safetensors
 import safetensors.torch
 
 from ....jobs.base.console import escape_output
-from ....jobs.contract.checkpoint.part_file import SUFFIX
+from ....jobs.contract.checkpoint.part_file import INDEX_SUFFIX, MODEL_NAME, SUFFIX
 from ....jobs.contract.records.training import Result
 from ...checkpoint import digest, outline
 from ...checkpoint.outline import tensors_of
 from ...checkpoint.share import in_buckets
 from ...contract import Manifest, RunDir, files, reader, records
 from ...errors import EXIT_FAILED, EXIT_USER_ERROR, UserError
-
-# What Hugging Face looks for in a directory.
-MODEL_NAME = "model"
-INDEX_SUFFIX = ".safetensors.index.json"
 
 # Of the tensors in a file, in bytes. Source: huggingface_hub, save_torch_state_dict(), 5GB.
 MAX_FILE_BYTES = 5 * 10**9

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 
-from ....jobs.contract.checkpoint.part_file import SUFFIX
+from ....jobs.contract.checkpoint.part_file import INDEX_SUFFIX, MODEL_NAME, SUFFIX
 from ...checkpoint import outline
 from ...checkpoint.saved_state import check_same_tensors, model_parts
 from ...checkpoint.share import BUCKET_BYTES, in_buckets, share
@@ -19,9 +19,6 @@ from ...errors import UserError
 from ...model.replica import Replica
 from ...process.run_handle import RankContext
 from ...strategy.interface import Rows
-
-INDEX_SUFFIX = ".safetensors.index.json"
-MODEL_NAME = "model"  # the name without suffix that Hugging Face looks for in a directory
 
 
 class Weights(NamedTuple):
@@ -55,17 +52,14 @@ def load_initial(replica: Replica, path: str, context: RankContext) -> None:
         left_out = {name for name in own if tensors.get(name, name) in known} - saved.keys()
         expected = {name: value for name, value in own.items() if name not in left_out}
         check_same_tensors(saved, expected, f"train.init_from {path} is")
+        buckets: Iterator[dict[str, torch.Tensor]] = iter(())
         if weights is not None:
             _check_ties(weights, tensors, prefix, path)
-        buckets = iter(()) if weights is None else _buckets(weights, prefix)
+            read = ((name.removeprefix(prefix), weights.read(name)) for name in weights.shapes)
+            buckets = map(dict, in_buckets(read, lambda each: each[1].nbytes, BUCKET_BYTES))
         while (bucket := share(next(buckets, None), device)) is not None:
             _load(bucket, own, replica)
             bucket.clear()  # before the next one takes memory
-
-
-def _buckets(weights: Weights, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
-    read = ((name.removeprefix(prefix), weights.read(name)) for name in weights.shapes)
-    return map(dict, in_buckets(read, lambda each: each[1].nbytes, BUCKET_BYTES))
 
 
 def _check_ties(weights: Weights, tensors: Mapping[str, int], prefix: str, path: str) -> None:
