@@ -85,20 +85,17 @@ def value_and_origin(key: Key, loaded: LoadedSpec) -> tuple[Any, str]:
     inside = [node.place for path, node in nodes.items() if path[: len(key.path)] == key.path]
     if not inside or key.path not in nodes:
         return value, "default"
-    places: dict[str, str] = {}  # the first line of each file, and each override
+    # The first line of each file (`configs/x.yaml:7`), and each override.
+    places: dict[str, str] = {}
     for where in (nodes[key.path].place.where, *(place.where for place in inside)):
-        places.setdefault(where.rpartition(":")[0] or where, _place(where))
+        kind, _, change = where.partition(" ")
+        shown = f"command line: {change}" if kind == "override" else display_path(Path(where))
+        places.setdefault(where.rpartition(":")[0] or where, shown)
     return value, ", ".join(places.values())
 
 
 def _as_text(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _place(where: str) -> str:
-    """Return `configs/x.yaml:7`, or `command line: train.lr=0.3` for an override."""
-    kind, _, change = where.partition(" ")
-    return f"command line: {change}" if kind == "override" else display_path(Path(where))
 
 
 def facts_of(key: Key, loaded: LoadedSpec | None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from multiprocessing import util
 from typing import NoReturn
 
@@ -27,28 +26,23 @@ def leave_multiprocessing() -> None:
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
 
 
-def replace_exit(exit_now: Callable[[int], NoReturn]) -> None:
-    """Make the user's `os._exit(0)` an exit with 1, in this process only.
-
-    For torchrun a rank that exits with 0 before it returns still runs: it would wait for minutes.
-    """
-    rank_pid = os.getpid()
-
-    def exit_early(status: int) -> NoReturn:
-        exit_now(1 if status == 0 and os.getpid() == rank_pid else status)
-
-    os._exit = exit_early
-
-
 def main(argv: list[str]) -> None:
     """Train as a rank of the run directory `argv[0]`.
 
     Returns only after the run completed or stopped: torchrun waits for that, and then lets this
     process exit.
     """
-    exit_now = os._exit
+    exit_now, rank_pid = os._exit, os.getpid()
+
+    def exit_early(status: int) -> NoReturn:
+        """Let the user's `os._exit(0)` exit with 1, in this process only.
+
+        For torchrun a rank that exits with 0 before it returns runs: it would wait for minutes.
+        """
+        exit_now(1 if status == 0 and os.getpid() == rank_pid else status)
+
     try:
-        replace_exit(exit_now)
+        os._exit = exit_early
         leave_multiprocessing()
         sys.argv[1:] = argv
         trainer = importlib.import_module("slurm_job_kit.trainer.__main__")

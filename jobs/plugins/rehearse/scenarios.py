@@ -35,8 +35,11 @@ KILLS_S = 120.0  # for the starts after them, but for three: two are the ends of
 
 
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
-    steps = len(reference.course().steps)
-    at, saved = _middle(reference, steps), _saved(reference)
+    steps, saved = len(reference.course().steps), _saved(reference)
+    # In the middle, and with something to lose: no save just before.
+    wanted = max(2, steps * 3 // 5)
+    free = [step for step in range(2, steps) if step - 1 not in saved]
+    at = min(free, key=lambda step: abs(step - wanted), default=wanted)
     middle = f"step {at}"
     # A start's first checkpoint may have the name of an older one: it is stopped again after it.
     before = max((each for each in saved if each < at), default=0)
@@ -61,13 +64,6 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
     return found
-
-
-def _middle(reference: Tried, steps: int) -> int:
-    """Return a step in the middle before which there is something to lose: no save just before."""
-    wanted = max(2, steps * 3 // 5)
-    found = [step for step in range(2, steps) if step - 1 not in _saved(reference)]
-    return min(found, key=lambda step: abs(step - wanted), default=wanted)
 
 
 def _saved(reference: Tried) -> set[int]:
