@@ -57,7 +57,6 @@ def gpu() -> str | None:
     return None if rounds.DRY_RUN in os.environ else command("nvidia-smi") and "there is no GPU"
 
 
-strace = partial(command, "strace")
 START, ALONE, GPU = frozenset({"start"}), frozenset[str](), frozenset({"gpu"})
 BENCHES = (
     Bench("B1", "start.submit", "submit latency: submitit with torch / kit", 0),
@@ -70,7 +69,7 @@ BENCHES = (
     Bench("B8", "checkpoint.stall", "torch.save / the kit's stall, 200 MB"),
     Bench("B10", "checkpoint.load", "load of 0.94 GB: kit / torch.load; peak memory"),
     Bench("B13", "start.requeue", "requeue: warning to stop, start to step", 0, START, (why_not,)),
-    Bench("B15", "start.file_operations", "file operations by rank", 0, needs=(strace,)),
+    Bench("B15", "start.file_operations", "file calls", 0, needs=[partial(command, "strace")]),
     Bench("B18", "start.close", "what the close of an attempt of 10,000 nodes reads", 0, START),
     Bench("B19", "start.node_lost", "power loss of a node", 0, ALONE, (why_not,), 1800),
     # In the order of a check of eight minutes: what was measured on earlier GPUs comes last.
