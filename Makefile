@@ -7,15 +7,15 @@ MAKEFLAGS += --no-print-directory
 typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
 # PYTHON=python3.13 or TORCH=2.14.1 makes one of its own, by that Python, with that torch.
-OWN := $(addprefix -,$(subst /,-,$(call typed,PYTHON)))$(addprefix -torch-,$(call typed,TORCH))
-ifneq ($(if $(OWN),,$(VIRTUAL_ENV)$(CONDA_PREFIX)),)
+KIT_OWN := $(addprefix -,$(subst /,-,$(call typed,PYTHON)))$(addprefix -torch-,$(call typed,TORCH))
+ifneq ($(if $(KIT_OWN),,$(VIRTUAL_ENV)$(CONDA_PREFIX)),)
 FIND_TORCH := import importlib.util as u; exit(not u.find_spec("torch"))
 ACTIVE := $(shell python3 -c '$(FIND_TORCH)' && command -v python3)
 endif
-VENV := .venv$(OWN)
-PY := $(or $(ACTIVE),$(VENV)/bin/python)
-READY := $(if $(ACTIVE),,$(VENV)/.ready)
-READY_DEV := $(if $(ACTIVE),,$(VENV)/.ready-dev)
+KIT_VENV := .venv$(KIT_OWN)
+PY := $(or $(ACTIVE),$(KIT_VENV)/bin/python)
+READY := $(if $(ACTIVE),,$(KIT_VENV)/.ready)
+READY_DEV := $(if $(ACTIVE),,$(KIT_VENV)/.ready-dev)
 JOBS := $(PY) -m jobs
 # The targets for runs are those of `kit init`; Python would wait at its end with PYTHONINSPECT.
 KIT := $(JOBS)
@@ -94,15 +94,15 @@ cluster-up: $(READY_DEV) ## Start a real Slurm of four nodes on this machine (ro
 cluster-down: $(READY_DEV) ## Stop that Slurm
 	@$(PY) -m tests.slurm down
 
-$(VENV)/.ready: requirements.lock
-	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
-	@$(BASE) -m venv $(VENV) >&2 && $(PIP) >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
-$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
+$(KIT_VENV)/.ready: requirements.lock
+	@$(KIT_BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(OLD) " + sys.version)'
+	@$(KIT_BASE) -m venv $(KIT_VENV) >&2 && $(PIP) >&2 && touch $@ || { echo "  $(OFFLINE)" >&2; exit 1; }
+$(KIT_VENV)/.ready-dev: requirements-dev.lock $(KIT_VENV)/.ready
 	@$(PIP) >&2 && touch $@
-BASE := $(or $(call typed,PYTHON),python3)
-PIP = $(VENV)/bin/python -m pip install --disable-pip-version-check -r $(if $(call typed,TORCH),<($(OTHER_TORCH)),$<)
+KIT_BASE := $(or $(call typed,PYTHON),python3)
+PIP = $(KIT_VENV)/bin/python -m pip install --disable-pip-version-check -r $(if $(call typed,TORCH),<($(OTHER_TORCH)),$<)
 OTHER_TORCH = sed '/^-r/d; s/^torch==.*/torch==$(TORCH)/' $<
-OLD := Python 3.11 or newer is needed, $(BASE) is
+OLD := Python 3.11 or newer is needed, $(KIT_BASE) is
 OFFLINE := hint: if PyPI cannot be reached, activate an environment with torch and requirements.lock
 
 .DEFAULT:
