@@ -291,9 +291,10 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, record: object, durable: bool = False) -> None:
-    """Append one record as one line in a single write; removes a line that a crash cut off."""
+    """Append one record as one line, in one write and through no link; removes a torn line."""
     line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-    with open(path, "ab+") as file:
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(fd, "ab+") as file:
         if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
             file.truncate(end)
         file.write(line)
