@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..base import installation
 from ..base.console import print_line
-from ..base.errors import UserError
-from ..base.files import ask_again, is_dir
+from ..base.errors import RecordError, UserError
+from ..base.files import ask_again, is_dir, read_bytes
 from . import ownership
 from .git import ask_git
 
@@ -297,8 +297,7 @@ def digest(files: Mapping[str, Path]) -> str:
             kind, content = b"link", os.fsencode(_link(name, path, files))
         else:
             kind = b"exec" if mode & stat.S_IXUSR else b"file"
-            with open(path, "rb", buffering=0) as file:
-                content = file.read()
+            content = read_bytes(path)
         total.update(b"%s\0%d\0%s\0" % (os.fsencode(name), len(content), kind) + content)
     return total.hexdigest()
 
@@ -313,7 +312,7 @@ def copy(files: Mapping[str, Path], folder: Path) -> None:
 
 def files_of(copy: Path) -> dict[str, Path]:
     """Return the files of a copy by their names. Raises: OSError."""
-    listed = filter(None, (copy / LIST).read_bytes().split(b"\0"))
+    listed = filter(None, read_bytes(copy / LIST).split(b"\0"))
     return {name: copy / name for name in map(os.fsdecode, listed)}
 
 
@@ -336,6 +335,8 @@ def _damage(copy: Path) -> str | None:
         is_same = digest(files_of(copy)) == digest_in(copy.name)
     except FileNotFoundError as error:
         return f"{os.path.realpath(error.filename)} is missing"
+    except RecordError as error:  # a FIFO, for which a reader would wait
+        return str(error)
     return None if is_same else f"a file of {copy} was changed"
 
 

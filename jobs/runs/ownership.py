@@ -33,7 +33,7 @@ def check(run_dir: RunDir) -> None:
     """Raises UserError for a run of another user, or that others may write."""
     for folder in (run_dir.path, run_dir.code, run_dir.kit):
         files.ask_again(folder)  # a resume on another host may have replaced it
-        files.ask_again(folder.resolve())
+        files.ask_again(Path(os.path.realpath(folder)))
         with contextlib.suppress(FileNotFoundError):  # the next reader of the run names it
             if found := problem_of(folder):
                 hint = "begin one of your own from its newest checkpoint: submit ... --from "

@@ -1,5 +1,6 @@
 """Names what a scratch purge deleted from a run directory. Standard library only."""
 
+import os
 from pathlib import Path
 
 from ..base import files, installation
@@ -17,8 +18,7 @@ HINT = (
 
 def check(run_dir: RunDir) -> None:
     """Raises UserError for a missing or changed file that only the user can restore."""
-    _, error = read_spec(run_dir)
-    if error is not None:
+    if (error := read_spec(run_dir)[1]) is not None:
         raise error
     check_code(run_dir)
 
@@ -42,7 +42,7 @@ def check_code(run_dir: RunDir) -> tuple[Path, Path]:
     """
     for link in (run_dir.code, run_dir.kit):
         files.ask_again(link)  # a resume on another host may have replaced it
-    code, kit = (link.resolve() for link in (run_dir.code, run_dir.kit))
+    code, kit = (Path(os.path.realpath(x)) for x in (run_dir.code, run_dir.kit))
     for folder in dict.fromkeys((code, kit)):
         is_copy = code_snapshot.NAME.fullmatch(folder.name)
         if is_copy and (what := code_snapshot.damage(folder)) is not None:

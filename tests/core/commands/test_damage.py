@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_job_kit.jobs.__main__ import main
-from slurm_job_kit.jobs.base.files import append_jsonl
+from slurm_job_kit.jobs.base.files import append_jsonl, relink
 from slurm_job_kit.jobs.contract.rundir import RunDir
 from slurm_job_kit.jobs.runs import lookup
 from tests.core import run_files
@@ -111,6 +111,8 @@ def test_a_command_that_looks_names_a_damaged_file_and_changes_nothing(run, capf
             check(words, run, path, capfd)
             assert tree(run.path) == damaged, words
         path.write_bytes(kept)
+    relink(run.kit, run.kit.name)
+    check(["why", "RUN"], run, run.kit, capfd)
 
 
 @pytest.mark.long
@@ -124,3 +126,5 @@ def test_a_command_that_changes_a_damaged_run_changes_no_other(run, here, capfd)
             assert tree(here / "runs/other") == others, words
             shutil.rmtree(run.path)
             shutil.copytree(whole, run.path, symlinks=True)
+    relink(run.kit, run.kit.name)
+    check(["resume", "RUN"], run, run.kit, capfd)
