@@ -93,7 +93,7 @@ def known_of_run(run_dir: RunDir) -> KnownCheckpoints:
     root = run_dir.checkpoints
     present = with_retries(checkpoint_names, root)
     names = present[:1]
-    with contextlib.suppress(OSError, UnicodeDecodeError):  # the file may be missing or damaged
+    with contextlib.suppress(OSError, records.RecordError):  # the file may be missing or damaged
         names.append(read_pointer(root, LATEST) or "")
     attempts = with_retries(records.read_lines, NewestCheckpoint, run_dir.attempts)
     names += [attempt.checkpoint for attempt in attempts if attempt.checkpoint is not None][-1:]
