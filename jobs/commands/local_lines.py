@@ -68,8 +68,10 @@ def format_continues(run_dir: RunDir) -> str:
     """Return `continues from step 10 of 220 (saved 2 min ago)`; empty where it is unknown."""
     facts = fact_reader.read_newest(run_dir)
     if facts.saved.checkpoint is None:
-        is_known = facts.spec.launch.is_trainer
-        return "begins with step 1: no checkpoint was saved" if is_known else ""
+        had = facts.last and facts.last.checkpoint
+        lost = f"{run_dir.checkpoints} has lost {had}: bring it back, or the start fails"
+        begins = lost if had else "begins with step 1: no checkpoint was saved"
+        return begins if facts.spec.launch.is_trainer else ""
     at = state.time_of_checkpoint(run_dir, facts)
     age = "" if at is None else f" (saved {format_duration(max(0, time.time() - at), 1)} ago)"
     return f"continues from {_of_total(checkpoint_step(facts.saved.checkpoint), facts)}{age}"

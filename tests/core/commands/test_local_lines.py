@@ -43,7 +43,6 @@ def test_of_a_script_that_reports_nothing_the_last_line_of_rank_0_is_shown_once(
     run, monkeypatch, capfd
 ):
     monkeypatch.setattr(local_lines, "SHOW_S", 0)
-    run.rank_log(0).parent.mkdir(exist_ok=True)
     lines = local_lines.ProgressLines(run)
     for text in ("epoch 1\n", "epoch 1\nepoch 2\n", "epoch 1\nepoch 2\n"):
         run.rank_log(0).write_text(text)
@@ -59,12 +58,13 @@ def test_the_time_left_of_a_script_is_estimated_from_its_steps_between_two_lines
     for step in (20, 60):
         write_json(run.progress, {"step": step, "total": 100})
         lines.show()
-    first, second = capfd.readouterr().err.splitlines()
-    assert first == "step 20/100" and re.fullmatch("step 60/100  about .* left", second)
+    assert re.fullmatch("step 20/100\nstep 60/100  about .* left\n", capfd.readouterr().err)
 
 
 def test_a_resume_begins_with_the_step_from_which_it_continues(run):
     assert local_lines.format_continues(run) == "begins with step 1: no checkpoint was saved"
+    run_files.recorded(run, checkpoint="step-00000010")
+    assert "has lost step-00000010: bring it back" in local_lines.format_continues(run)
     (run.checkpoints / "step-00000010").mkdir()
     os.utime(run.checkpoints / "step-00000010", (time.time() - 125,) * 2)
     write_json(run.progress, {"step": 12, "total": 220})
