@@ -46,6 +46,7 @@ def on_stdout(command: str) -> Reader:
 
         if left:
             found = {"version": VERSION, "command": left.pop(), **values}
+            found = json.loads(json.dumps(found), parse_constant=lambda _: None)  # NaN is no JSON
             print(json.dumps(found, indent=2), file=stdout, flush=True)
 
     return read

@@ -126,12 +126,12 @@ def number_ranges(numbers: Iterable[int], width: int = 0) -> str:
 
 def format_duration(seconds: float, max_units: int = 4) -> str:
     """Return `4 h 30 min`: the units that are not zero, at most `max_units` of the largest."""
-    parts, rest = [], round(seconds)
+    parts, rest = [], round(seconds) if abs(seconds) < 1e12 else 0  # NaN, of a script perhaps
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count} {unit}")
-    return " ".join(parts[:max_units]) or "0 s"
+    return " ".join(parts[:max_units]) or f"{seconds:.0f} s"
 
 
 class BestEffort:

@@ -43,7 +43,7 @@ def test_lines_of_a_command_of_a_user_carry_no_time(tmp_path):
     [
         (0.4, "0 s", "0 s"),
         (59.6, "1 min", "1 min"),
-        (200, "3 min 20 s", "3 min 20 s"),
+        (float("inf"), "inf s", "inf s"),
         (7505, "2 h 5 min 5 s", "2 h 5 min"),
         (100_000, "1 d 3 h 46 min 40 s", "1 d 3 h"),
     ],

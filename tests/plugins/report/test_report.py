@@ -45,7 +45,7 @@ def requeued(here):
     event(run, "rank-00000", 31, "save", 1, step=10, seconds=3.0, stall_s=1.0)
     attempt(run, 2, 60, 100, (21, 50), cause="completed", decision="done")
     write_json(run.result, {"status": "completed", "global_step": 50})
-    write_json(run.progress, {"step": 50, "speed": {"tokens_per_s": 9200.0, "mfu": 0.4}})
+    write_json(run.progress, {"step": 50, "speed": {"mfu": float("nan"), "tokens_per_s": 9200.0}})
     lines = [{"step": step, "train_loss": 1 / step, "eval_accuracy": 0.5} for step in (1, 2)]
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run
@@ -74,7 +74,7 @@ def test_the_json_has_each_use_hours_and_goodput(requeued, capsys):
     assert run["node_hours"] == pytest.approx(160 / 3600, abs=1e-4) and run["steps_redone"] == 10
     assert run["goodput"] == pytest.approx((training - redone) / 80, abs=1e-4)
     assert [each["last_step"] for each in run["attempts"]] == [30, 50]
-    assert run["speed"] == {"tokens_per_s": 9200, "mfu": 0.4}
+    assert run["speed"] == {"mfu": None, "tokens_per_s": 9200}
 
 
 def test_a_run_whose_process_is_gone_lasts_to_the_last_line_of_its_log(here, capsys):
@@ -105,7 +105,7 @@ def test_the_text_is_a_table_with_a_column_for_each_run(requeued, here, capfd):
     printed = capfd.readouterr()
     assert "tiny 20260101: completed, 2 attempts, 10 steps redone, 1 min 40 s" in printed.out
     assert "queue" in printed.out and "20.0%" in printed.out
-    assert ", 9200 tokens/s, mfu 40.00%\n" in printed.out
+    assert ", mfu nan%, 9200 tokens/s\n" in printed.out
     assert "eval_accuracy, largest first\n   1           0.5  tiny 20260101" in printed.out
     assert printed.err == f"page {requeued.path.relative_to(here)}/report.html\n"
 
