@@ -39,15 +39,10 @@ def printable(text: str, keep: str = "") -> str:
 
     Also for a lone surrogate, which stands for a byte of a file's name, and which no codec writes.
     """
-    rest, kept = text, keep + HARMLESS
-    for char in kept:
-        rest = rest.replace(char, "")
-    if rest.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    for char in {*text} - {*keep, *HARMLESS}:  # few, also in a log of megabytes
+        if not char.isprintable():
+            text = text.replace(char, char.encode("unicode_escape").decode())
+    return text
 
 
 class Escaped:
