@@ -44,7 +44,10 @@ SITES: dict[str, Site] = {
         has_successor=True,
         is_narrow=True,
     ),
-    "spares": Site(rows=(45,), overrides=("slurm.spare_nodes=1",), lead="power_off"),
+    # All four nodes: a requeue waits for one that is away.
+    "spares": Site(
+        rows=(45,), overrides=("slurm.spare_nodes=1",), is_narrow=True, lead="power_off"
+    ),
     "range": Site(
         rows=(48,),
         overrides=("slurm.nodes=2-3", "train.global_batch_size=48"),
