@@ -9,6 +9,7 @@ from .judge import Tried
 
 # The questions whose answer a cause may explain.
 STOPS, SAVES, CONTINUES = "stops when asked", "saves when asked", "continues"
+NEWEST = "uses the newest whole checkpoint"
 BITS, SAMPLES = "ends with the same bits", "takes the same samples"
 
 
@@ -83,29 +84,26 @@ FAULTS = (
         "does not stop",
         (STOPS, SAVES),
         "the training goes on after SIGTERM, or its ranks wait for one another",
-        "let the handler set a flag; after each step, in the start-up and between the batches of "
-        f"an evaluation {_AGREE}",
+        f"set a flag in the handler; after each step and each batch of an evaluation {_AGREE}",
         _is_deaf,
     ),
     Fault(
         "exit code 0 before the end",
         (STOPS,),
         "a stopped training exits with code 0, as a complete one does",
-        "exit with another code, such as 1, or use the kit's configs/examples/kit_stop.py, "
-        "whose marker says which",
+        "exit with another code, such as 1, or use the kit's configs/examples/kit_stop.py",
         attrgetter("leaves_as_done"),
     ),
     Fault(
         "checkpoint is not loaded",
         (CONTINUES, BITS),
         "the later start begins at the first step, although there is a checkpoint",
-        "load the newest checkpoint at the start; if a flag does that, give it for later starts: "
-        "--again '--resume {newest:*.pt}'",
+        "load the newest one at the start; if a flag does that: --again '--resume {newest:*.pt}'",
         attrgetter("begins_again"),
     ),
     Fault(
         "saved to the final name",
-        (CONTINUES, BITS, SAMPLES),
+        (CONTINUES, NEWEST, BITS, SAMPLES),
         "a kill in a save leaves no whole checkpoint where the next start looks for one",
         "save all of a step in one file under another name, then os.replace() it to the final one; "
         "or in a new folder, whose name stands in a file that is replaced last",
@@ -113,7 +111,7 @@ FAULTS = (
     ),
     Fault(
         "an older checkpoint is loaded",
-        (CONTINUES,),
+        (NEWEST,),
         "a start takes another checkpoint than the newest",
         "as text epoch_9 comes after epoch_10: choose it by its number, and count on from there",
         attrgetter("passed_over"),
@@ -148,7 +146,7 @@ FAULTS = (
         (BITS, SAMPLES),
         "the random numbers are not those of the undisturbed run",
         "save and restore the states of torch, numpy and random on each rank, or seed them from "
-        "the step; a DataLoader draws from torch's when it begins, unless it has a generator",
+        "the step; a DataLoader draws its own and its workers' when it begins",
         partial(_differs_in, "random"),
     ),
 )

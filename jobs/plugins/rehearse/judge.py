@@ -166,8 +166,7 @@ class Tried:
         places = [run.continuations[0].position for run in runs if run.continuations]
         if len(places) < 2 or places[0] is None or places[0] >= (places[1] or 0):
             return ""
-        what = "a whole checkpoint" if not places[0] else f"a whole checkpoint of step {places[1]}"
-        return f"a start from step {places[0]} although {what} was there"
+        return f"a start from step {places[0]} although a whole state of step {places[1]} was there"
 
     @cached_property
     def is_off(self) -> bool:
@@ -343,11 +342,7 @@ def compare(python: str, reference: Tried, runs: Sequence[Tried], again: Tried) 
     final = {visible_name(name) for name in reference.final}
     gone = sorted(name for name in final if twice[name].missing)
     why = f"the second undisturbed run wrote no {gone[0]}: see --final" if gone else ""
-    alike = {
-        name
-        for name, each in twice.items()
-        if not (each.tensors or each.uncompared or each.missing)
-    }
+    alike = {name for name, x in twice.items() if not (x.tensors or x.uncompared or x.missing)}
     for run in runs:
         own = (
             each

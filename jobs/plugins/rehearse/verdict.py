@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...base.console import quantity
-from .causes import BITS, CONTINUES, SAMPLES, SAVES, STOPS, recognised
+from .causes import BITS, CONTINUES, NEWEST, SAMPLES, SAVES, STOPS, recognised
 from .final_state import visible_name
 from .judge import ENDS_EARLY, Tried
 from .scenarios import KILLS, KILLS_OF_STOP, failure
@@ -16,21 +16,19 @@ YES, NO, NOT_TRIED = "yes", "no", "not tried"
 GRACE_MARGIN = 2  # what a site should give, over what was measured here
 SEED = "seed torch, numpy and random, and use deterministic algorithms, to make it comparable"
 HASH_ORDERED = "only with PYTHONHASHSEED=0, which the other answers are with"
-SORTED = (
-    "the order of a set, or hash() of a text, is another one in each process, and so are labels or "
-    "splits made of it: use sorted(), or start each process with PYTHONHASHSEED=0"
-)
+SORTED = "the order of a set, and hash(), differ by process: use sorted(), or set PYTHONHASHSEED=0"
 NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
-UNKNOWN = ("the cause is not among those that are recognised; --keep DIR keeps what was recorded",)
+UNKNOWN = ("the cause is not among those that are recognised; --keep DIR writes what repeats it",)
 
 
 class Reply(NamedTuple):
-    """The answer to one question. changes: what to change, a line for each cause."""
+    """An answer. changes: a line for each cause; scenario: the first one that shows a no."""
 
     question: str
     answer: str
     detail: str = ""
     changes: tuple[str, ...] = ()
+    scenario: str = ""
 
 
 @dataclass
@@ -108,11 +106,11 @@ def _stop(runs: Sequence[Tried]) -> tuple[float, int]:
     return max(each.stop_s for each in starts), max(each.later_steps for each in starts)
 
 
-def _no(question: str, detail: str, bad: Sequence[Tried], unknown: tuple[str, ...] = ()) -> Reply:
+def _no(question: str, detail: str, bad: Sequence[Tried]) -> Reply:
     """Return the answer no, with a line for each cause that the scenarios show."""
     causes = [cause for each in bad for cause in recognised(each) if question in cause.questions]
     changes = dict.fromkeys(f"{cause.what}: {cause.change}" for cause in causes)
-    return Reply(question, NO, detail, tuple(changes) or unknown)
+    return Reply(question, NO, detail, tuple(changes) or UNKNOWN, bad[0].name)
 
 
 def _repeats(seen: Verdict) -> Reply:
@@ -139,7 +137,7 @@ def _stops(seen: Verdict) -> Reply:
         time_s, steps = _stop(seen.stopped)
         later = f", {steps} steps later" if steps > 1 else ""
         return Reply(STOPS, YES, f"after at most {time_s:.1f} s{later}")
-    return _no(STOPS, detail, [*killed, *on, *early], UNKNOWN)
+    return _no(STOPS, detail, [*killed, *on, *early])
 
 
 def _saves(seen: Verdict) -> Reply:
@@ -153,23 +151,35 @@ def _saves(seen: Verdict) -> Reply:
 def _continues(seen: Verdict) -> Reply:
     tried = seen.tried
     # The worst first.
-    checks = ("failed", "lost", "passed_over", "is_mixed", "ends_early", "begins_again")
+    checks = ("failed", "lost", "is_mixed", "ends_early", "begins_again")
     if bad := [each for check in checks for each in tried if getattr(each, check)]:
-        return _no(CONTINUES, _why_not(bad[0]), bad, UNKNOWN)
-    places = [place for each in tried for place in each.continuations]
-    if any(place.position is None for place in places):
-        return Reply(CONTINUES, NOT_TRIED, "a start continues from a state that no step had")
-    if untried := [why for name, why in seen.untried.items() if name in (KILLS, KILLS_OF_STOP)]:
-        return Reply(CONTINUES, NOT_TRIED, untried[0])
-    if not any(place.position for place in places):
-        return Reply(CONTINUES, NOT_TRIED, "no start continued from a checkpoint")
+        return _no(CONTINUES, _why_not(bad[0]), bad)
+    untried = [why for name, why in seen.untried.items() if name in (KILLS, KILLS_OF_STOP)]
+    if why := _not_continued(seen) or next(iter(untried), ""):
+        return Reply(CONTINUES, NOT_TRIED, why)
     most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
     if most.redone:
         detail = f"at most {quantity(most.redone, 'step')} redone ({most.name})"
-    if not all(place.is_certain for place in places):
+    if not all(place.is_certain for each in tried for place in each.continuations):
         detail = "the steps that are redone cannot be counted: steps end with the same state"
     return Reply(CONTINUES, YES, detail)
+
+
+def _not_continued(seen: Verdict) -> str:
+    """Return why it is not known from which checkpoints the starts continued; empty if it is."""
+    places = [place.position for each in seen.tried for place in each.continuations]
+    if None in places:
+        return "a start continues from a state that no step had"
+    return "" if any(places) else "no start continued from a checkpoint"
+
+
+def _newest(seen: Verdict) -> Reply:
+    if bad := [each for each in seen.tried if each.lost or each.passed_over]:
+        return _no(NEWEST, f"{bad[0].lost or bad[0].passed_over} ({bad[0].name})", bad)
+    again = ["a start begins again at the first step" for x in seen.tried if x.begins_again]
+    why = next(iter(again), _not_continued(seen))
+    return Reply(NEWEST, NOT_TRIED if why else YES, why)
 
 
 def _why_not(shown: Tried) -> str:
@@ -178,8 +188,8 @@ def _why_not(shown: Tried) -> str:
         return f"{name}: the start after it did not end within the limit"
     if shown.failed is not None:
         return f"{name}: the start after it fails: {failure(shown.failed)}"
-    if lost := shown.lost or shown.passed_over:
-        return f"work lost: {lost} ({name})"
+    if shown.lost:
+        return f"work lost: {shown.lost} ({name})"
     if shown.is_mixed:
         shift = shown.shift
         step = shown.continuations[0].position if shown.continuations else None
@@ -193,8 +203,8 @@ def _why_not(shown: Tried) -> str:
 def _bits(seen: Verdict) -> Reply:
     bad = [each for each in seen.comparable if each.how_it_differs]
     if bad:
-        first = next((each for each in bad if each.divergence), bad[0])
-        return _no(BITS, f"{first.name}: {first.how_it_differs}", bad, UNKNOWN)
+        bad.sort(key=lambda each: each.divergence is None)
+        return _no(BITS, f"{bad[0].name}: {bad[0].how_it_differs}", bad)
     unknown = [each for each in seen.comparable if each.difference.uncompared]
     if unknown:
         why = f"{unknown[0].name}: not compared: {unknown[0].difference.uncompared}"
@@ -203,9 +213,7 @@ def _bits(seen: Verdict) -> Reply:
 
 
 def _samples(seen: Verdict) -> Reply:
-    bad = [
-        each for each in seen.comparable if each.ends_early or each.samples not in (None, (0, 0))
-    ]
+    bad = [x for x in seen.comparable if x.ends_early or x.samples not in (None, (0, 0))]
     if bad:
         more, less = max(each.samples or (0, 0) for each in bad)
         detail = f"{more} {'batch' if more == 1 else 'batches'} too often, {less} too rarely"
@@ -230,6 +238,7 @@ QUESTIONS: dict[str, Callable[[Verdict], Reply]] = {
     STOPS: _stops,
     SAVES: _saves,
     CONTINUES: _continues,
+    NEWEST: _newest,
     BITS: _bits,
     SAMPLES: _samples,
     SITE: _site,
