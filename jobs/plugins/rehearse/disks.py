@@ -15,12 +15,11 @@ from .final_state import of_training
 
 # Lines are appended to these in each step: that alone makes no other disk.
 LOGS = (".log", ".csv", ".tsv", ".jsonl")
-LARGE = 1 << 20  # bytes: the kernel's clock ticks at least once until it has another name
 SQLITE = b"SQLite format 3\0"  # it repairs itself after a kill, by its journal
 
 
 class Entry(NamedTuple):
-    """A file, link or folder: its mode, content and times in ns.
+    """A file, link or folder: its mode, content and time in ns.
 
     content: the name of the copy, or where the link leads.
     """
@@ -29,7 +28,6 @@ class Entry(NamedTuple):
     content: str
     size: int
     mtime: int
-    ctime: int
     inode: int
 
     @property
@@ -97,7 +95,7 @@ def of_save(folder: Path) -> list[Disk]:
         records.append((values, entries))
     if not records:
         return []
-    opened = {os.path.basename(values["opened"]) for values, _ in records}
+    opened = {values["opened"] for values, _ in records}
     first, before = records[0]
     disks = [Disk("nothing is written yet", first["t"], before, folder)]
     for values, after in records[1:]:
@@ -114,50 +112,27 @@ def _between(
 ) -> Iterator[tuple[str, Files]]:
     """Yield what a kill between two records can leave, up to the second one.
 
-    opened: names that Python or torch opened to write. What others wrote under its name, and did
-    not rename to it, is the old inode, or both of its times are one; a small one may lie.
+    A file that Python or torch `opened` to write, or that keeps its inode, is written by and by.
+    All else is one step: Python reports it before it happens, and a record comes before each.
     """
-    files: dict[str, Entry] = dict(before)
-    was = {(each.inode, each.mtime): name for name, each in before.items()}
-    source = {name: was.get((each.inode, each.mtime), name) for name, each in after.items()}
-    # Of a new folder the later time is that of its name, or of its newest file's name.
-    written = {name: [0] for name in after if after[name].is_folder and name not in before}
-    for name, each in after.items():
-        if each.is_file and (above := os.path.dirname(name)) in written:
-            written[above].append(each.mtime)
-    moved = {name for name in after if source[name] != name}
-    moved |= {name for name, times in written.items() if 0 < max(times) <= after[name].ctime}
-    folders = [name for name in moved if after[name].is_folder]
-
-    def when(name: str) -> tuple[int, str]:
-        above = [each for each in folders if name.startswith(f"{each}/")]
-        return after[min(above, default=name)].ctime, name
-
+    files, step = dict(before), ""
+    inodes = {each.inode for each in before.values()}
     new = [name for name in after if name not in before or before[name].shown != after[name].shown]
-    for name in sorted(new, key=when):
-        if name in files and files[name].shown == after[name].shown:  # it came with its folder
+    names = [name for name in new if not _is_beside(name)]
+    for name in sorted(names, key=lambda name: after[name].mtime):
+        entry, old = after[name], before.get(name)
+        is_same = old is not None and old.inode == entry.inode
+        how = "renamed" if entry.inode in inodes and not is_same else "written"
+        if how == "renamed" or not entry.is_file or not (is_same or name in opened):
+            step = step or f"{of_training(name)} is {how}"
             continue
-        entry, is_moved = after[name], name in moved
-        if entry.is_file and not is_moved and not _is_beside(name):
-            old = files.get(name)
-            is_slow = entry.ctime == entry.mtime and entry.size >= LARGE
-            is_written = is_slow if old is None else entry.inode == old.inode
-            is_written = is_written or os.path.basename(name) in opened
-            for what, size in (("is empty", 0), ("is half written", entry.size // 2)):
-                if is_written and size < entry.size and not _is_kept(old, entry, copies):
-                    yield f"{of_training(name)} {what}", {**files, name: entry._replace(size=size)}
-        files |= {each: after[each] for each in _with_inner(name, after, is_moved)}
-        if source[name] not in after:
-            gone = _with_inner(source[name], files)
-            files = {each: entry for each, entry in files.items() if each not in gone}
-        yield f"{of_training(name)} is {'renamed' if is_moved else 'written'}", dict(files)
-    if gone := files.keys() - after.keys():
-        yield f"{of_training(min(gone))} is removed", after
-
-
-def _with_inner(name: str, files: Files, is_whole: bool = True) -> set[str]:
-    """Return a name, and the names in it, if it is a folder as a whole."""
-    return {name, *(each for each in files if is_whole and each.startswith(f"{name}/"))}
+        for what, size in (("is empty", 0), ("is half written", entry.size // 2)):
+            if size < entry.size and not _is_kept(old, entry, copies):
+                yield f"{of_training(name)} {what}", {**files, name: entry._replace(size=size)}
+        files[name] = entry
+        yield f"{of_training(name)} is written", dict(files)
+    gone = min(before.keys() - after.keys(), default="")
+    yield step or f"{of_training(gone)} is removed", after
 
 
 def _is_kept(old: Entry | None, entry: Entry, copies: Path) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_job_kit.jobs.__main__ import main
 from slurm_job_kit.jobs.plugins.rehearse import disks, scenarios
+from slurm_job_kit.jobs.plugins.rehearse.causes import CONTINUES, NEWEST
 from slurm_job_kit.jobs.plugins.rehearse.probe import kit_disk
 from tests.core.run_files import answered
 from tests.plugins.rehearse.test_rehearse import only, rehearse
@@ -33,18 +34,16 @@ def written(name):
 
 OPERATIONS = {
     "written to the final name": (lambda: write("last.pt"), written("last.pt")),
-    "by another program": (shell("cp last.pt other.pt"), written("other.pt")),
-    # The same content.
-    "renamed by another program": (shell("cp last.pt a && sleep 0.02 && mv a last.pt"), []),
+    "new, and opened by Python": (lambda: write("new.pt"), written("new.pt")),
+    "by another program": (shell("cp last.pt other.pt"), ["other.pt is written"]),
+    "the same, renamed by it": (shell("cp last.pt a && sleep 0.02 && mv a last.pt"), []),
     "another content, renamed": (shell("echo 1 > a && sleep 0.02 && mv a b"), ["b is written"]),
-    "a folder with its name last": (
-        lambda: (write("new/a"), shutil.move("new", "step-1")),
-        ["step-1 is renamed"],
-    ),
+    "a folder": (lambda: (write("new/a"), shutil.move("new", "b")), ["b is written"]),
     "removed": (lambda: os.remove("last.pt"), ["last.pt is removed"]),
     "a link": (lambda: os.symlink("last.pt", "latest"), ["latest is written"]),
     "lines that are appended": (lambda: write("a.csv"), []),
-    "beside the repository": (lambda: write("../a.pt"), written("a.pt")),
+    "renamed to an opened name": (lambda: os.replace("old", "new.pt"), ["new.pt is renamed"]),
+    "beside the repository": (lambda: write("../a.pt"), ["a.pt is written"]),
 }
 
 
@@ -55,7 +54,8 @@ def test_each_moment_of_a_write_is_a_disk_but_not_of_a_rename(name, tmp_path, mo
     (place / "code").mkdir(parents=True)
     monkeypatch.chdir(place / "code")
     write("last.pt", b"old" * BIG)
-    kit_disk.record(place, folder)
+    write("old")
+    kit_disk.record(place, folder, "new.pt")
     time.sleep(0.01)
     operation()
     kit_disk.record(place, folder)
@@ -92,39 +92,22 @@ BY_FOLDER = (
     "for number in map(int, open('newest').read().split() if os.path.exists('newest') else ()):\n"
     "    load(f'{number}/a.pt', number)",
     "os.makedirs(str(step), exist_ok=True); os.rename('a.tmp', f'{step}/a.pt'); "
-    "open('b', 'w').write(str(step)); ",
+    "open('b', 'w').write(str(step)); os.replace('b', 'newest')",
 )
-KILLED = {  # how it loads and saves, the answer, and its words
-    "a file beside the weights": (*BY_NUMBER, "no", "states are mixed: the weights of step 12, "),
-    "of 8 steps: only the save at the end replaces one": (
-        *(*BY_NUMBER, "no", "states are mixed: the weights of step 8, "),
-    ),
-    "a folder, and its name in a file": (
-        *(BY_FOLDER[0], BY_FOLDER[1] + "os.replace('b', 'newest')"),
-        *("yes", ""),
-    ),
-    "a folder is deleted before its name is not in the file": (
-        *(
-            BY_FOLDER[0],
-            BY_FOLDER[1] + "shutil.rmtree(str(step - 4), True); os.replace('b', 'newest')",
-        ),
-        *("no", "the start after it fails: FileNotFoundError"),
-    ),
+KILLED = {  # how it loads and saves, what is no, and its words
+    "a file beside the weights": (*BY_NUMBER, [CONTINUES], "mixed: the weights of step 12, "),
+    "of 8 steps, one save at the end": (*BY_NUMBER, [CONTINUES], "mixed: the weights of step 8, "),
+    "a folder, and its name in a file": (*BY_FOLDER, [], ""),
     "the older name is removed before": (
         "if os.path.exists('latest'): load('latest/a.pt', int(os.readlink('latest')))",
         "os.makedirs(str(step), exist_ok=True); os.rename('a.tmp', f'{step}/a.pt'); "
         "os.path.lexists('latest') and os.remove('latest'); os.symlink(str(step), 'latest')",
-        *("no", "work lost: a start from step 0 although a whole checkpoint was there"),
+        *([CONTINUES, NEWEST], "a start from step 0 although a whole state of step 8 was there"),
     ),
     "names sorted as text": (
         "import glob\nfor name in sorted(glob.glob('c*'))[-1:]: load(name, int(name[1:-3]))",
         "os.replace('a.tmp', f'c{step}.pt')",
-        *("no", "a start from step 8 although c12.pt of step 12 was there"),
-    ),
-    "copied to the final name": (
-        "if os.path.exists('a.pt'): load('a.pt', int(open('number').read()))",
-        "os.system('echo %d > number; cp a.tmp a.pt' % step)",
-        *("no", ""),
+        *([NEWEST], "a start from step 8 although c12.pt of step 12 was there"),
     ),
 }
 
@@ -145,8 +128,9 @@ def test_a_kill_within_a_save_is_tried_however_long_it_takes(tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_a_start_goes_on_from_a_whole_state_after_a_kill_in_a_save(name, tmp_path):
-    load, save, answer, words = KILLED[name]
-    text = SAVER.format(load=load, save=save, steps=8 if "of 8 steps" in name else 16)
+    load, save, expected, words = KILLED[name]
+    text = SAVER.format(load=load, save=save, steps=8 if "8 steps" in name else 16)
     _, verdict = rehearse(tmp_path, text, "--ranks", "1", *only("during a save"))
-    (found,) = [each for each in verdict["answers"] if each["question"] == "continues"]
-    assert (found["answer"], words in found["detail"]) == (answer, True), verdict
+    bad = {x["question"]: x["detail"] for x in verdict["answers"] if x["answer"] == "no"}
+    assert [x for x in bad if x in (CONTINUES, NEWEST)] == expected, verdict
+    assert all(words in bad[question] for question in expected)

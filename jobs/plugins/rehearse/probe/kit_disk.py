@@ -29,8 +29,8 @@ def record(place: Path, folder: Path, opened: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as lock:  # of other ranks and threads
         fcntl.flock(lock, fcntl.LOCK_EX)
-        now = time.time()
-        values = {"t": now, "opened": opened, "files": dict(_entries(place, folder))}
+        name = opened and os.path.relpath(os.path.realpath(opened), place)
+        values = {"t": time.time(), "opened": name, "files": dict(_entries(place, folder))}
         (folder / f"{time.time_ns()}.json").write_text(json.dumps(values), encoding="utf-8")
 
 
@@ -49,8 +49,7 @@ def _entries(place: Path, folder: Path) -> Iterator[tuple[str, tuple[int | str, 
                     content, size = _copied(path, found, folder)
                 elif not stat.S_ISDIR(found.st_mode):
                     continue
-                times = (found.st_mtime_ns, found.st_ctime_ns)
-                fields = (found.st_mode, content, size, *times, found.st_ino)
+                fields = (found.st_mode, content, size, found.st_mtime_ns, found.st_ino)
                 yield str(path.relative_to(place)), fields
 
 
