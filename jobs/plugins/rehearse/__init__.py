@@ -11,4 +11,5 @@
 - judge: a run of a scenario, and what it shows beside the undisturbed one
 - causes: the faults that are recognised, with what to change
 - verdict: the questions and their answers, as a table and as JSON
+- repro: a script that repeats a no without this kit, and the text of an issue
 """

@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base import answer
-from ...base.console import print_line
 from ...base.errors import UserError
 from ...commands import arguments
 from ...config import load
 from ...runs import code_snapshot, frozen_spec, lookup
+from . import repro
 from .final_state import Difference
-from .judge import Scenario, Tried, compare
+from .judge import compare
 from .scenarios import Rehearsal
 from .subjects import EXAMPLE, PATTERN, CommandSubject, SpecSubject, Subject
 from .verdict import Verdict
 
 RANKS = 2
-STOPPED = "stopped by Ctrl-C"
 MAKE = ("", "CONFIG RUN SET FLAGS CMD")
 TAKES_A_COMMAND = True
 
@@ -63,8 +62,6 @@ def command(args: argparse.Namespace) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     if not answer.give(**found.json()):
         print(found.table(), flush=True)
-    if STOPPED in found.untried.values():
-        raise KeyboardInterrupt  # as it would have ended without the verdict
     return 0 if found.is_good else 1
 
 
@@ -82,9 +79,6 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if missing := [each for each in args.link if not each.exists()]:
         raise UserError(f"--link {missing[0]}: no such file")
-    for name in ("ranks", "resize", "grace", "limit"):
-        if (value := getattr(args, name)) is not None and not value > 0:
-            raise UserError(f"--{name} {value:g}: more than 0")
     keep = args.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")
@@ -141,17 +135,10 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
-    rehearsal = Rehearsal(subject, (args.grace, args.limit), args.final, is_any_ranks)
+    is_kept, limits = args.keep is not None, (args.grace, args.limit)
+    rehearsal = Rehearsal(subject, limits, args.final, is_any_ranks, is_kept)
     first, again = rehearsal.undisturbed()
-    runs: list[Tried] = []
-    try:
-        runs.extend(rehearsal.disturbed(first, again, args.resize, args.only))  # each as it ends
-    except KeyboardInterrupt:
-        if all(run.untried for run in runs):
-            print_line(f"{STOPPED}: no harm was tried to its end")
-            raise
-        left = rehearsal.wanted.difference(run.name for run in runs)
-        runs += [Tried(Scenario(name, untried=STOPPED)) for name in sorted(left)]
+    runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
     tried = [run for run in runs if not run.untried]
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")
@@ -170,9 +157,7 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         notes.append(f"not compared, as the undisturbed runs differ in it: {shown}")
     if subject.restrict is None:
         notes.append("held to its copy in Python only: no Landlock here, or launch.command_prefix")
-    if args.only:
-        notes.append(f"not tried, for --only: harms without {' or '.join(args.only)} in their name")
-    return Verdict(
+    verdict = Verdict(
         reference=first,
         tried=tried,
         untried={run.name: run.untried for run in runs if run.untried},
@@ -181,3 +166,6 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
         uncompared=again.difference.uncompared,
         notes=notes,
     )
+    if is_kept and isinstance(subject, CommandSubject):
+        verdict.notes = [*verdict.notes, *repro.write(subject, verdict)]
+    return verdict

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...base.console import format_duration, print_line, quantity
+from ...base.console import print_line, quantity
 from ...base.errors import PEER_TEXTS, UserError
 from ...base.log_text import first_line
 from . import final_state, harming
@@ -25,20 +25,20 @@ STEPS_LEFT = 4  # after a moment, so that a training that does not stop is seen 
 # What Python prints last of an exception, behind the rank that torch may print before it.
 _ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)")
 # torchrun's report of a failed rank, behind the errors of the ranks.
-_REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
+REPORT = re.compile(r"^E\d{4} .*\] failed \(exitcode: ", re.MULTILINE)
 HASH_SEED = "PYTHONHASHSEED"  # of the order of sets of texts
 KILLS, KILLS_OF_STOP = "SIGKILL during a save", "SIGKILL during the save of a stop"
 SAVE_KILL = Harm("save 1", "kill")
 MOST_OF_NAME = 150
-STARTS, STARTS_OF_KILLS = 1.6, 3  # of a training, that a scenario takes, and the kills in a save
+STATE = "state"  # the folder, in that of a run, of what lay there before its last start
 KILLS_S = 120.0  # for the starts after them, but for three: two are the ends of a save
 
 
 def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
     steps, saved = len(reference.course().steps), _saved(reference)
-    # In the middle, and with something to lose: no save just before.
-    wanted = max(2, steps * 3 // 5)
-    free = [step for step in range(2, steps) if step - 1 not in saved]
+    # In the middle of an epoch, and with something to lose: no evaluation after, no save before it.
+    wanted, ends = max(2, steps * 3 // 5), {x for p in reference.processes for x in p.evaluations}
+    free = [step for step in range(2, steps) if not (step - 1 in saved or step in ends)]
     at = min(free, key=lambda step: abs(step - wanted), default=wanted)
     middle = f"step {at}"
     # A start's first checkpoint may have the name of an older one: it is stopped again after it.
@@ -98,25 +98,23 @@ def _late(after: Sequence[int], steps: int) -> int:
 class Rehearsal:
     """Runs the scenarios of a subject. limits: grace and the whole of a start, in s.
 
-    is_any_ranks: one rank will do, too. notes: lines for the user, of what was done otherwise than
-    asked for. is_hash_ordered: it repeats itself only if all processes have one hash seed. wanted:
-    the names of the scenarios that are run.
+    is_any_ranks: one rank will do, too. is_kept: so is STATE. notes: lines for the user, of what
+    was done otherwise than asked for. is_hash_ordered: it repeats itself only if all processes have
+    one hash seed.
     """
 
     subject: Subject
     limits: tuple[float, float]
     final: str | None = None
     is_any_ranks: bool = False
+    is_kept: bool = False
     reference: Tried | None = field(default=None, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     is_hash_ordered: bool = field(default=False, init=False)
-    wanted: set[str] = field(default_factory=set, init=False)
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
-        print_line(
-            "first two undisturbed runs, which show how long all takes, then up to 11 scenarios"
-        )
+        print_line("two undisturbed runs, then up to 11 scenarios, each 1 to 2 times as long")
         first, again = self._twice()
         if again.is_off and HASH_SEED not in os.environ:
             os.environ[HASH_SEED] = "0"  # from here on: it may be what differs
@@ -159,13 +157,9 @@ class Rehearsal:
                 every = ", ".join(names)
                 raise UserError(f"--only {word}: not in the name of a scenario; they are {every}")
         wanted = {name for name in names if not only or any(word in name for word in only)}
-        kills, self.wanted = wanted & {KILLS, KILLS_OF_STOP}, wanted
+        kills = wanted & {KILLS, KILLS_OF_STOP}
         come = [each for each in known if each.name in wanted and not each.untried]
-        run_s = sum(each.starts[0].ended - each.starts[0].begun for each in (first, again)) / 2
-        all_s = STARTS * run_s * len(come) + min(KILLS_S, STARTS_OF_KILLS * run_s) * len(kills)
-        minutes = format_duration(60 * max(1, round(all_s / 60)), 2)
-        planned = quantity(len(come) + len(kills), "scenario")
-        print_line(f"{planned} or more to try, in about {minutes}")
+        print_line(f"{quantity(len(come) + len(kills), 'scenario')} or more to try")
         for scenario in filter(lambda each: each.name in wanted, known):
             yield Tried(scenario) if scenario.untried else self.run(scenario)
         recorded = {KILLS: again} if KILLS in wanted else {}
@@ -227,6 +221,9 @@ class Rehearsal:
             start = Start(number, harm, scenario.ranks or subject.ranks)
             if number == 1:
                 start.ranks, start.recorded = subject.ranks, scenario.recorded
+            if self.is_kept:
+                shutil.rmtree(done.folder / STATE, ignore_errors=True)
+                shutil.copytree(subject.place, done.folder / STATE, symlinks=True)
             harming.run(subject, start, done.folder, self.limits)
             done.starts.append(start)
             is_over = start.is_missed or start.is_over_limit or start.marker == "completed"
@@ -276,7 +273,7 @@ def _check(first: Tried, limit_s: float) -> None:
 
 def failure(start: Start) -> str:
     """Return in one line why a start failed: its last error that is no end of a peer, if any."""
-    lines = _REPORT.split(start.output, maxsplit=1)[0].splitlines()
+    lines = REPORT.split(start.output, maxsplit=1)[0].splitlines()
     errors = [found[1] for line in lines if (found := _ERROR.match(line))]
     own = [each for each in errors if not any(text in each for text in PEER_TEXTS)]
     said = [line for line in lines if line.strip() and "  hint: " not in line]

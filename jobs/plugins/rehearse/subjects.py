@@ -1,7 +1,6 @@
 """What is rehearsed, a command or a spec of the kit: how it starts, stops, and starts again."""
 
 import atexit
-import contextlib
 import os
 import re
 import shlex
@@ -177,10 +176,6 @@ class CommandSubject(Subject):
             # Its copy, so that what it writes beside itself is in the copy, too.
             script = os.path.relpath(script, self.started_in)
         self.python, self.words = os.path.abspath(python), [script, *words]
-        if not script.startswith("-") and not (self.started_in / script).exists():
-            raise UserError(f"{script}: no such file")
-        if script.startswith("-") and script != "-m":
-            raise UserError(f"python's option {script} does not go through torchrun; leave it out")
 
     @cached_property
     def _source(self) -> tuple[Path, dict[str, Path]]:
@@ -225,23 +220,22 @@ class CommandSubject(Subject):
             "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),  # as torchrun does
             "PYTHONUNBUFFERED": "1",
         }
-        argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words]
-        argv += self._again() if number > 1 else ()
+        argv = ["--standalone", f"--nproc-per-node={ranks}", *self.words_of(number, self.cwd)]
         self._popen([self.python, signed_torchrun.__file__, *argv], self.cwd, env, log)
 
-    def _again(self) -> list[str]:
-        """Return the words for a later start, filled in; none if there is no file to fill in."""
+    def words_of(self, number: int, cwd: Path) -> list[str]:
+        """Return the words of a start, filled in; as of the first without a file to fill in."""
         words = []
-        for word in self.again:
+        for word in self.again if number > 1 else ():
             if (found := PATTERN.search(word)) is None:
                 words.append(word)
                 continue
-            paths = sorted(self.cwd.glob(found["pattern"]), key=lambda path: path.stat().st_mtime)
+            paths = sorted(cwd.glob(found["pattern"]), key=lambda path: path.stat().st_mtime)
             if not paths:  # a start that has nothing to load is like the first one
-                return []
+                return [*self.words]
             newest = str(paths[-1]) if found["name"] == "newest" else ""
             words.append(word[: found.start()] + newest + word[found.end() :])
-        return [word for word in words if word]
+        return [*self.words, *filter(None, words)]
 
     def stop(self, processes: Iterable[Process]) -> None:
         """Create KIT_STOP_FILE, and send SIGTERM to the ranks, not to their torchrun."""
@@ -249,7 +243,8 @@ class CommandSubject(Subject):
         send(signal.SIGTERM, [process.pid for process in processes])
 
     def marker(self) -> str:
-        return _status(Outcome, self.attempt / "outcome.json")
+        ended = records.read_leniently(Outcome, self.attempt / "outcome.json")
+        return (ended and ended.status) or ""
 
 
 @dataclass(kw_only=True)
@@ -281,11 +276,5 @@ class SpecSubject(Subject):
             self.process.terminate()
 
     def marker(self) -> str:
-        return _status(Result, self.home / "result.json") or "stopped"
-
-
-def _status(kind: type[Outcome] | type[Result], path: Path) -> str:
-    with contextlib.suppress(OSError):
-        if (ended := records.read_leniently(kind, path)) is not None:
-            return ended.status or ""
-    return ""
+        ended = records.read_leniently(Result, self.home / "result.json")
+        return ended.status if ended else "stopped"
