@@ -15,12 +15,13 @@ from ...config import load
 from ...runs import code_snapshot, frozen_spec, lookup
 from . import repro
 from .final_state import Difference
-from .judge import compare
+from .judge import Scenario, Tried, compare
 from .scenarios import Rehearsal
 from .subjects import EXAMPLE, PATTERN, CommandSubject, SpecSubject, Subject
 from .verdict import Verdict
 
 RANKS = 2
+STOPPED = "stopped by Ctrl-C"
 MAKE = ("", "CONFIG RUN SET FLAGS CMD")
 TAKES_A_COMMAND = True
 
@@ -62,6 +63,8 @@ def command(args: argparse.Namespace) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     if not answer.give(**found.json()):
         print(found.table(), flush=True)
+    if STOPPED in found.untried.values():
+        raise KeyboardInterrupt  # as it would have ended without the verdict
     return 0 if found.is_good else 1
 
 
@@ -138,7 +141,12 @@ def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
     is_kept, limits = args.keep is not None, (args.grace, args.limit)
     rehearsal = Rehearsal(subject, limits, args.final, is_any_ranks, is_kept)
     first, again = rehearsal.undisturbed()
-    runs = [*rehearsal.disturbed(first, again, args.resize, args.only)]
+    runs: list[Tried] = []
+    try:
+        runs.extend(rehearsal.disturbed(first, again, args.resize, args.only))  # each as it ends
+    except KeyboardInterrupt:
+        left = rehearsal.wanted.difference(run.name for run in runs)
+        runs += [Tried(Scenario(name, untried=STOPPED)) for name in sorted(left)]
     tried = [run for run in runs if not run.untried]
     if not tried:
         raise UserError(f"no harm could be tried; {runs[0].name}: {runs[0].untried}")

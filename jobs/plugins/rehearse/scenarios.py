@@ -111,6 +111,7 @@ class Rehearsal:
     reference: Tried | None = field(default=None, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     is_hash_ordered: bool = field(default=False, init=False)
+    wanted: set[str] = field(default_factory=set, init=False)  # names of the scenarios that are run
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
@@ -157,7 +158,7 @@ class Rehearsal:
                 every = ", ".join(names)
                 raise UserError(f"--only {word}: not in the name of a scenario; they are {every}")
         wanted = {name for name in names if not only or any(word in name for word in only)}
-        kills = wanted & {KILLS, KILLS_OF_STOP}
+        kills, self.wanted = wanted & {KILLS, KILLS_OF_STOP}, wanted
         come = [each for each in known if each.name in wanted and not each.untried]
         print_line(f"{quantity(len(come) + len(kills), 'scenario')} or more to try")
         for scenario in filter(lambda each: each.name in wanted, known):

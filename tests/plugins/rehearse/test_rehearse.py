@@ -299,7 +299,7 @@ def test_a_run_of_a_script_is_rehearsed_with_its_inputs(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
-def test_after_a_signal_nothing_stays(number, tmp_path):
+def test_after_a_signal_what_was_seen_is_shown_and_nothing_else_stays(number, tmp_path):
     """A job of CI that is cancelled gets SIGTERM."""
     (code := tmp_path / "code").mkdir()  # not the folder of temporary files itself
     (code / "train.py").write_text(GOOD)
@@ -310,9 +310,10 @@ def test_after_a_signal_nothing_stays(number, tmp_path):
         lines = [process.stderr.readline() for _ in range(5)]
         wait_for(lambda: ranks_in(tmp_path), "the next scenario has begun")
         process.send_signal(number)
-        process.communicate(timeout=30)
+        verdict, _ = process.communicate(timeout=30)
     assert (process.returncode, [*tmp_path.glob("rehearse-*")]) == (130, [])
     assert "up to 11" in lines[0] and lines[3] == "2 scenarios or more to try\n"
+    assert "not tried: stop after the start-up: stopped by Ctrl-C" in verdict
     wait_for(lambda: not ranks_in(tmp_path), "all ranks have ended", 10)
 
 
