@@ -16,7 +16,6 @@ from ..data.batches import TrainingLength
 from ..errors import log, storage
 from ..process.run_handle import RankContext
 
-MAX_SHOWN_METRICS = 4  # of progress.json: the live line has one line
 WRITE_S = 1.0  # the shortest time between two writes of progress.json
 
 
@@ -100,7 +99,8 @@ class Reporter:
         log(f"{self._where(step)}  {format_metrics(means)}")
         epoch = step // self._length.steps_per_epoch
         metrics = [(name, value) for name, value in means.items() if name != "eval_loss"]
-        shown = metrics[:MAX_SHOWN_METRICS] or [("eval_loss", means["eval_loss"])]
+        # A few: the live line has one line.
+        shown = metrics[:4] or [("eval_loss", means["eval_loss"])]
         self.progress.update(epoch=epoch, metrics=dict(shown))
         for each in self._context.watchers:
             each.reported(step, means)

@@ -38,9 +38,6 @@ from ...strategy import create as create_strategy
 from ...user_code import is_user_code, load, user_code
 
 CPU = torch.device("cpu")
-# A larger model gets no memory of a login node, where a plugin can do without.
-MAX_MODEL_BYTES = 2**30
-MAX_FRAMES = 3
 # The kit's messages begin with the key that they are about.
 _KEY = re.compile(r"((?:train|checkpoint|launch|slurm|log)(?:\.\w+)+)[: ]+(.*)", re.DOTALL)
 
@@ -65,7 +62,8 @@ def build_parts(run_dir: RunDir, spec: Spec) -> None:
     create = functools.partial(models.create, data.facts, batch)
     torch.manual_seed(seeds.mix(seeds.WEIGHTS, train.seed))
     with user_code("train.model", train.model):
-        module = strategy.create(create, MAX_MODEL_BYTES)
+        # A larger model gets no memory of a login node, where a plugin can do without.
+        module = strategy.create(create, 2**30)
     build.check_trainable(module, train)
     strategy.check(module)
     lr_at, last = optim.schedule(train, data.length), data.length.total_steps - 1
@@ -101,7 +99,7 @@ def problem_of(error: BaseException, spec: Spec, is_here: bool = False) -> Probl
     is_of_file = path[1:2] == ("dataset_args",) and len(path) > 2
     what = match[2] if match else head
     is_error = is_sure and (is_here or not is_of_file)
-    own = users_frames(cause, (Path.cwd(), *CODE))[-MAX_FRAMES:]
+    own = users_frames(cause, (Path.cwd(), *CODE))[-3:]
     frames = [f"{file}:{each.lineno}, in {each.name}: {each.line}" for file, each in own]
     if isinstance(cause, SyntaxError) and cause.filename:
         name = os.path.basename(cause.filename)

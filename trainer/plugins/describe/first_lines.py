@@ -24,7 +24,19 @@ def start_lines(
     frozen = f" and {others:,} frozen ones" if others else ""
     mib = f"{num_bytes / 2**20:.1f} MiB"
     yield f"model {context.train.model}: {trained:,} parameters{frozen}, {mib}"
-    yield f"training: {_training(context, length, sizes)}"
+    train = context.train
+    warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
+    factors = f"{sizes.micro_batch_sizes} x {sizes.world_size} ranks x {sizes.grad_accum_steps}"
+    parts = [
+        f"training: {length.total_steps} steps of {length.global_batch_size} samples ({factors})",
+        f"{train.objective}",
+        f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
+        f"schedule {train.schedule}{warmup}",
+        train.precision,
+        f"seed {train.seed}",
+        "deterministic" if context.is_deterministic else "not deterministic",
+    ]
+    yield ", ".join(parts)
 
 
 def _device(device: torch.device) -> str:
@@ -34,24 +46,6 @@ def _device(device: torch.device) -> str:
         return f"{device} of {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"cpu, {processor()}, {memory / 2**30:.1f} GiB on the host"
-
-
-def _training(context: RankContext, length: TrainingLength, sizes: BatchSizes) -> str:
-    """Return sizes, optimizer, schedule, precision and seed in one line."""
-    train = context.train
-    warmup = f" after {train.warmup_steps} steps of warm-up" if train.warmup_steps else ""
-    factors = f"{sizes.micro_batch_sizes} x {sizes.world_size} ranks x {sizes.grad_accum_steps}"
-    return ", ".join(
-        [
-            f"{length.total_steps} steps of {length.global_batch_size} samples ({factors})",
-            f"{train.objective}",
-            f"{train.optimizer} lr {train.lr:g} weight_decay {train.weight_decay:g}",
-            f"schedule {train.schedule}{warmup}",
-            train.precision,
-            f"seed {train.seed}",
-            "deterministic" if context.is_deterministic else "not deterministic",
-        ]
-    )
 
 
 def data_line(data: Data, dataset: str) -> str:

@@ -18,7 +18,6 @@ from ...contract import AttemptDir, RunDir, node_name
 from .phases import NAMES
 
 MAX_NAMED = 4
-STACK_DUMP_S = 0.5
 # Modules in which a rank waits for its peers: a collective, DDP's backward, or the device.
 WAITING_IN = (
     *("torch.distributed.", "torch.autograd.", "torch.cuda.", "torch.nn.parallel."),
@@ -130,4 +129,4 @@ def end_siblings(places: Iterable[RankPlace]) -> None:
         for pid in siblings:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-        time.sleep(STACK_DUMP_S)
+        time.sleep(0.5)  # for the stacks

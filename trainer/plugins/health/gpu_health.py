@@ -14,8 +14,6 @@ HW_SLOWDOWN = {
     0x80: "its power brake is on",
     0x08: "its hardware reports a slowdown",
 }
-# The hardware also reports a slowdown while it changes clocks: only one that lasts counts.
-LASTING_S = 0.2
 
 
 def problem(device: torch.device) -> tuple[str, str]:
@@ -64,6 +62,6 @@ def _read(nvml: Any, handle: Any) -> tuple[Any, Any, Any]:
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     reasons = read("CurrentClocksThrottleReasons")
     if reasons and any(reasons & bit for bit in HW_SLOWDOWN):
-        time.sleep(LASTING_S)
+        time.sleep(0.2)  # one that lasts counts, not one of a change of clocks
         reasons &= read("CurrentClocksThrottleReasons") or 0
     return read("TotalEccErrors", *kind), read("RemappedRows"), reasons

@@ -27,15 +27,11 @@ from .failures import BadNode, PeerBadNode
 from .phases import DEVICE_TEST
 from .rank_report import NO_ANSWER, RankReport, Summary, are_few
 
-RECORD_LIMIT_S = 5.0
-REDUCED_NUMBERS = 2**17  # 1 MiB
-
 # Rows and columns of the factors repeat with these periods, so the product has few different
 # elements, which are computed separately. Sums of at most 1024 numbers, each -1, 0 or 1, are exact
 # in float16, too, in any order.
 LEFT = (-1, 0, 1, 1, -1, 0, 1)
 RIGHT = (1, -1, 1, 0, 1)
-INNER = 1024
 OUTER_ON_CPU, OUTER_ON_GPU = 256, 4096
 
 
@@ -48,7 +44,7 @@ def preflight(rank: RankProcess, device: torch.device) -> None:
     """
     # Started first: gloo reports a peer that dies, the store never does. Before DEVICE_TEST: NCCL
     # connects in here, so a broken network must not look like a broken device.
-    numbers = torch.arange(REDUCED_NUMBERS, device=device) % 7 + rank.distributed.rank
+    numbers = torch.arange(2**17, device=device) % 7 + rank.distributed.rank  # 1 MiB
     exchange = dist.all_reduce(numbers, async_op=True)
     assert exchange is not None
     rank.pulse.beat(DEVICE_TEST)
@@ -81,7 +77,6 @@ def sum_problem(numbers: torch.Tensor, world_size: int) -> str:
 
 
 def device_problem(distributed: DistributedContext, device: torch.device) -> str:
-    """Return what is wrong with this rank's device; "" if nothing is."""
     if device.type != "cuda":
         return product_problem(device, torch.float32)
     try:
@@ -106,7 +101,7 @@ def product_problem(device: torch.device, dtype: torch.dtype) -> str:
 
 def factors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the different rows of one factor, columns of the other, and their product."""
-    inner = torch.arange(INNER)
+    inner = torch.arange(1024)
     left = torch.tensor(LEFT)[(torch.arange(len(LEFT))[:, None] + 3 * inner) % len(LEFT)]
     right = torch.tensor(RIGHT)[(2 * inner[:, None] + torch.arange(len(RIGHT))) % len(RIGHT)]
     return left, right, left @ right  # of integers, on the CPU
@@ -134,9 +129,7 @@ def _report(
     if not are_few(summary, rank.distributed):
         raise RuntimeError(f"preflight: {len(summary)} ranks failed: {_first_of(summary, rank)}")
     if unresponsive := [number for number, (host, _) in summary.items() if not host]:
-        run_with_timeout(
-            RECORD_LIMIT_S, lambda: _end_unresponsive(unresponsive, rank, report.is_reporter)
-        )
+        run_with_timeout(5.0, lambda: _end_unresponsive(unresponsive, rank, report.is_reporter))
     if (me := rank.distributed.rank) in summary:
         raise BadNode(f"preflight: {summary[me][1]}")
     raise PeerBadNode(f"preflight: {_first_of(summary, rank)}")

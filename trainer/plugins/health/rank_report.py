@@ -22,7 +22,6 @@ from ...process.context import DistributedContext
 # ago. Counted in ticks, so that time spent suspended does not count.
 NO_ANSWER_AFTER_S = 5.0
 NO_ANSWER = f"it did not answer within {NO_ANSWER_AFTER_S:.0f} s"
-MAX_POLL_S = 0.1
 MAX_TICK_S = 0.5
 
 # (host, problem) of each rank that reported a problem, the same on each rank. The host is empty for
@@ -74,7 +73,7 @@ class RankReport:
             time.sleep(poll_s)
             now = time.monotonic()
             waited_s += min(now - last, MAX_TICK_S)
-            poll_s, last = min(2 * poll_s, MAX_POLL_S), now
+            poll_s, last = min(2 * poll_s, 0.1), now
         return _parsed(self.store.get("summary"))
 
     def _report_unresponsive_ranks(self) -> Summary | None:

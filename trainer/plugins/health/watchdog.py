@@ -50,7 +50,6 @@ POLL_S = 0.25
 MAX_TICK_S = 2.0  # a longer tick was a suspension, or other processes took the cores
 # The ranks' ticks and limits differ, and network file systems show a new file late.
 GRACE_S = 5.0
-EXCHANGE_LIMIT_S = 20.0
 
 
 class IdleTimer:
@@ -74,10 +73,6 @@ class IdleTimer:
     def is_in_start_up(self) -> bool:
         """Whether the last beat began a phase of the start-up."""
         return self.phase in NAMES
-
-    @property
-    def is_hang(self) -> bool:
-        return self.seconds > self.limit_s
 
     @property
     def is_suspicious(self) -> bool:
@@ -156,7 +151,8 @@ class Watchdog(Callback):
             # `is not`: the loop may repeat a beat, but each one is a tuple of its own.
             self._timer.tick(now - last, beat[0] if beat is not seen else None, still_s)
             seen, last = beat, now
-            if self._timer.is_hang or (self._timer.is_suspicious and self._poll()):
+            timer = self._timer
+            if timer.seconds > timer.limit_s or (timer.is_suspicious and self._poll()):
                 self._end()
 
     def _poll(self) -> bool:
@@ -179,7 +175,7 @@ class Watchdog(Callback):
         state = RankHang(self._rank, host, os.getpid(), what, step, where, is_waiting)
         stacks = stacks_of_all_threads()
         self._error: Exception = Hang(f"{self._head()}; its disk is out of reach")
-        run_with_timeout(EXCHANGE_LIMIT_S, lambda: self._report(state, stacks))
+        run_with_timeout(20.0, lambda: self._report(state, stacks))
         fail(self._error, self._rank, self._attempt_dir)
 
     def _head(self) -> str:

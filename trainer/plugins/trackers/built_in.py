@@ -18,8 +18,6 @@ from ...errors import log
 
 State = Literal["finished", "failed", "killed", "stopped"]  # stopped: another attempt continues
 CLOSE_LIMIT_S = 10.0  # of all trackers; a stop must fit into the grace that Slurm gives
-WANDB_INIT_LIMIT_S = 60.0
-FLUSH_EVERY_S = 1.0
 # W&B sends its own errors to a host on the internet, even offline. Only this variable, set before
 # the import, prevents that. MLflow since 3.12 refuses a store in files without the other one.
 VARIABLES = {"WANDB_ERROR_REPORTING": "false", "MLFLOW_ALLOW_FILE_STORE": "true"}
@@ -82,10 +80,10 @@ class WeightsAndBiases:
             disable_git=True,
             silent=True,  # the log line below has all that a user needs
             quiet=True,
-            init_timeout=WANDB_INIT_LIMIT_S,
+            init_timeout=60.0,
             finish_timeout=CLOSE_LIMIT_S / 2,
             stop_fn=lambda: log(no_stop),
-            x_transaction_log_flush_interval=FLUSH_EVERY_S,  # the most that a kill may lose
+            x_transaction_log_flush_interval=1.0,  # the most that a kill may lose
         )
         self._sent_file = run.dir.path / "wandb/sent.json"
         self._sent: dict[str, int] = {}
