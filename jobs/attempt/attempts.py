@@ -28,8 +28,6 @@ from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
 from .open import Opened, claimed, open_attempt
 
-EXIT_NOT_STARTED = 127
-
 
 @dataclass(frozen=True)
 class Allocation:
@@ -135,7 +133,7 @@ def run_srun(
         with BestEffort("attempt")():  # as an agent that does not start torchrun
             text = f"{plan.nodes[0]}: {words}\n"
             write_atomic(run_dir.attempt(plan.attempt).agent_error(0), text)
-        return EXIT_NOT_STARTED
+        return 127  # as a shell that does not find a command
     with hooks.beside(run_dir, plan):
         try:
             srun_step.watch(run_dir, plan, srun, stops, chosen.lost)

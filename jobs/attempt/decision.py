@@ -142,7 +142,6 @@ def after_cancel(evidence: Evidence) -> Decision:
 
 
 def no_answer(evidence: Evidence) -> str:
-    """Return a text that names the nodes that do not answer."""
     return f"no answer from {', '.join(evidence.unreachable_nodes)}"
 
 
@@ -289,7 +288,6 @@ def _is_quick_crash(last: AttemptRecord) -> bool:
 
 
 def budget_of(spec: Spec) -> Budget:
-    """Return the budgets that the spec sets."""
     restarts = Budget.restarts if (wanted := spec.slurm.max_restarts) is None else wanted
     attempts = Budget.attempts if spec.launch.is_trainer else None
     return Budget(restarts, spec.launch.max_crashes, attempts)

@@ -56,7 +56,6 @@ def with_reason(
 
 
 def kind_of(ending: Ending, record: AttemptRecord) -> Kind:
-    """Return the kind of what ended an attempt."""
     if record.cause in (*CRASHES, Cause.LOST):
         return ending.kind
     if record.cause is Cause.NODE:

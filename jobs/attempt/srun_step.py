@@ -38,7 +38,6 @@ POLL_S = 0.1
 READ_INTERVAL_S = 5.0
 ASK_INTERVAL_S = 5.0
 PASS_ON_INTERVAL_S = 2.0
-MAX_CONNECTIONS = 64  # to slurmd, at the same time
 
 
 def block_signals_prefix() -> list[str]:
@@ -199,7 +198,7 @@ def unreachable_nodes(
         of_slurm = cluster.node_addresses(named)
         hosts |= {node: address for node, address in of_slurm.items() if node in hosts}
     # Each node that does not answer takes seconds, and a switch may have cut off hundreds.
-    with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
+    with ThreadPoolExecutor(64) as pool:
         answers = pool.map(
             lambda host: cluster.is_answering(host, port, is_refusal_enough), hosts.values()
         )

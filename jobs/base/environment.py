@@ -52,7 +52,6 @@ def pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def without(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return an environment without the variables of these names."""
     removed = pattern(names)
     return {
         name: value

@@ -33,8 +33,6 @@ TRACKERS = ("tensorboard", "wandb", "mlflow")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "cosine", "wsd")
 STRATEGIES = ("ddp", "fsdp", "hsdp")
-# srun's options of pyxis (--container-image, --container-name) and Slurm's own (--container).
-CONTAINER_OPTIONS = "--container"
 # Which value of a built-in metric is better.
 METRIC_MODES = {
     "eval_accuracy": "max",
@@ -409,8 +407,8 @@ class Spec:
     @property
     def runs_inside(self) -> bool:
         """Whether a command prefix or a container of srun may hide the host's files from agents."""
-        options = self.slurm.srun_args
-        has_container = any(option.startswith(CONTAINER_OPTIONS) for option in options)
+        # Options of pyxis (--container-image, --container-name), and Slurm's own.
+        has_container = any(each.startswith("--container") for each in self.slurm.srun_args)
         return bool(self.launch.command_prefix) or has_container
 
     @property

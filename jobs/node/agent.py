@@ -37,7 +37,6 @@ from .signed_torchrun import FORKED
 from .torchrun import END_LIMIT, TRAINER, Node, stop_signal, torchrun_command
 
 REPEAT_S = 1.0
-PLAN_TIMEOUT_S = 60
 # torchrun waits without a limit for the answer of a rendezvous store whose node is cut off or
 # stopped. So the agent kills a torchrun that has no ranks for too long.
 # START_LIMIT_S: before its ranks start, torchrun imports torch, connects to the store
@@ -199,7 +198,7 @@ class Agent:
         return ()
 
 
-def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = PLAN_TIMEOUT_S) -> AttemptPlan:
+def wait_for_plan(attempt_dir: AttemptDir, timeout_s: float = 60) -> AttemptPlan:
     """Wait until this node's file system shows plan.json; returns the plan.
 
     Raises: SystemExit after timeout_s; OSError if the run directory cannot be read.

@@ -19,7 +19,6 @@ SIOCGIFADDR = 0x8915  # Source: linux/sockios.h
 IF_INET6 = Path("/proc/net/if_inet6")
 # Tentative, deprecated, or in use on another host. Source: linux/if_addr.h.
 UNUSABLE = 0x40 | 0x20 | 0x08
-DISCARD_PORT = 9
 
 
 def is_reachable(address: str) -> bool:
@@ -42,7 +41,7 @@ def source_address(peer: str) -> str:
     """
     family = socket.AF_INET6 if is_ipv6(peer) else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, DISCARD_PORT))
+        probe.connect((peer, 9))  # discard
         return str(probe.getsockname()[0])
 
 

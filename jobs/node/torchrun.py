@@ -16,10 +16,6 @@ from . import interfaces
 from .signed_torchrun import LAUNCHER
 
 TRAINER = "slurm_job_kit.trainer"
-# The slowest node may import torch from a busy file system first.
-JOIN_TIMEOUT_S = 600
-# After one rank failed, torchrun sends SIGTERM to the others and SIGKILL this much later.
-SHUTDOWN_TIMEOUT_S = 5
 # The seconds after which an agent kills the torchrun of a script whose ranks have ended.
 END_LIMIT = "KIT_END_LIMIT_S"
 
@@ -49,7 +45,8 @@ class NodeOptions:
 
 def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str]:
     """Return the torchrun command line of one node. Source: torch.distributed.run."""
-    timeouts = f"join_timeout={JOIN_TIMEOUT_S},read_timeout=180"
+    # The slowest node may import torch from a busy file system first.
+    timeouts = "join_timeout=600,read_timeout=180"
     options = [
         f"--nnodes={node.nnodes}",
         f"--nproc-per-node={node.nproc_per_node}",
@@ -62,7 +59,8 @@ def torchrun_command(spec: Spec, run_dir: RunDir, node: NodeOptions) -> list[str
         f"--signals-to-handle={HANDLED_BY_TORCHRUN.name}",
     ]
     if knows_shutdown_timeout():
-        options.append(f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}")
+        # After one rank failed, the others get SIGTERM, and SIGKILL this much later.
+        options.append("--shutdown-timeout=5")
     # Without -- torchrun would read a script's own --n as an abbreviation of its own options.
     options += [f"--log-dir={node.log_dir}", "-m", "--", TRAINER, str(run_dir.path)]
     return [sys.executable, "-uXfaulthandler", "-m", LAUNCHER, *options, *spec.launch.args]

@@ -32,7 +32,6 @@ from .git import ask_git
 from .lookup import job_id_of, runs_root
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "submitit", "pyyaml")
-MIN_FREE_MIB = 64
 ID_TIME = "%Y%m%d-%H%M%S"
 MAX_DIFF_MIB = 8  # as JSON up to six times that; a reader takes 64 MiB
 # The plain form, whatever the user's configuration shows people: another program, colours, words.
@@ -166,7 +165,7 @@ def check_writable(root: Path, mode: int) -> None:
     except OSError as error:
         hint = "set runs_root in the spec, or KIT_RUNS, to a folder that you can write to"
         raise UserError(f"runs_root {root}: {error.strerror}", hint) from error
-    if free_mib < MIN_FREE_MIB:
+    if free_mib < 64:
         what = f"runs_root {root}: only {free_mib} MiB are free"
         raise UserError(what, "delete old runs there, or set runs_root to another disk")
 

@@ -15,7 +15,6 @@ from ..base.console import user_name
 from ..base.errors import UserError
 from ..contract.rundir import RunDir
 
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 SHARED = stat.S_ISGID | stat.S_IWGRP  # a runs root of a group: chmod 2770
 
 
@@ -24,7 +23,7 @@ def problem_of(folder: Path) -> str | None:
     status = folder.stat()
     if status.st_uid not in (0, os.geteuid()):
         return f"{folder} belongs to user {user_name(status.st_uid)}"
-    if status.st_mode & OTHERS_WRITE:
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"other users may write {folder} (mode {status.st_mode & 0o777:o})"
     return None
 

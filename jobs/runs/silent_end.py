@@ -27,7 +27,6 @@ _FAILURE = re.compile(
     r"  traceback : (?P<trace>.*?)(?=^\[\d+\]:$|^-{20}|^={20}|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-_CONSEQUENCES = ("ChildFailedError", "SignalException")
 _FRAME = re.compile(r'^\s*File ".*", line \d+')
 # What Python, torch, wandb and tqdm write behind the line that names the end.
 _AFTER_END = re.compile(
@@ -130,7 +129,7 @@ def torchrun_words(attempt_dir: AttemptDir, node_rank: int) -> str:
     lines = log_text.last_lines(attempt_dir.torchrun_log(node_rank))
     if any("RendezvousStateError" in line for line in lines):
         return UNSIGNED
-    is_of_ranks = any(each in line for line in lines for each in _CONSEQUENCES)
+    is_of_ranks = any("ChildFailedError" in line or "SignalException" in line for line in lines)
     return lines[-1] if lines and not is_of_ranks else ""
 
 

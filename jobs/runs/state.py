@@ -46,9 +46,6 @@ class RunPhase(StrEnum):
     GONE = "gone"  # its run directory was deleted
 
 
-LIVING = frozenset({RunPhase.WAITING, RunPhase.RUNNING, RunPhase.ENDING})
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunFiles(RunFacts):
     """What the files of a run show, where they can be read, and who may write them."""
@@ -136,7 +133,8 @@ class RunState:
     @property
     def is_ended(self) -> bool:
         """Whether nothing continues the run by itself."""
-        return self.phase not in LIVING and self.phase is not RunPhase.UNKNOWN
+        living = (RunPhase.WAITING, RunPhase.RUNNING, RunPhase.ENDING)
+        return self.phase not in (*living, RunPhase.UNKNOWN)
 
     @property
     def is_over(self) -> bool:

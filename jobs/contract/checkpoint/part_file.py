@@ -57,13 +57,11 @@ class HashedSink:
         self._size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write bytes after those before."""
         self._file.write(data)
         self._sha256.update(data)
         self._size += len(data)
 
     def digest(self) -> FileDigest:
-        """Return the size and the SHA-256 of what was written."""
         return FileDigest(self._size, self._sha256.hexdigest())
 
 

@@ -26,7 +26,6 @@ from .names import MANIFEST
 from .part_file import PartReader
 
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
-LASTING = {errno.ENOENT, errno.ENOTDIR}
 
 Value = TypeVar("Value")
 # From the place of each tensor in a file to the memory to fill, with the first byte of each.
@@ -181,7 +180,7 @@ def _open(path: Path) -> Iterator[BufferedReader]:
     except RecordError as error:
         raise DamageError(str(error).removeprefix(f"{path.parent}/")) from error
     except OSError as error:
-        if error.errno in LASTING:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise DamageError(f"{path.name}: {error.strerror}") from error
         error.filename = error.filename or str(path)
         raise
