@@ -69,7 +69,10 @@ class Seen:
     def row(self) -> table.Row:
         now, path = self.run.files.progress, self.run.run_dir.path
         job, then = self.run.job_id, self.run.successor
-        position = words.format_position(now) if now else ""
+        position = f"step {now.step}/{'?' if now.total is None else now.total}" if now else ""
+        if now and now.epoch is not None and now.epochs is not None:
+            # The present epoch, where the file counts finished ones.
+            position = f"epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}  {position}"
         if now and self.is_running:  # `921 samples/s  8 s left`
             left = "" if now.eta_s is None else f"{format_duration(now.eta_s, 2)} left"
             position = "  ".join(filter(None, [position, format_metrics(now.speed or {}), left]))

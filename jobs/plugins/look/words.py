@@ -14,7 +14,6 @@ from ...contract.checkpoint.names import checkpoint_step
 from ...contract.kinds import Kind
 from ...contract.records.ended import FINAL, AttemptRecord, Cause, LeftOut
 from ...contract.records.queued import Submission
-from ...contract.records.training import Progress
 from ...runs.state import RunFiles, RunPhase, RunState
 from .pending import explain
 
@@ -119,15 +118,6 @@ def checkpoint(files: RunFiles, now: float) -> str | None:
 def end_reason(record: AttemptRecord) -> str:
     """Return what ended an attempt, with the first line of the reason of the decision."""
     return ": ".join(filter(None, [CAUSES[record.cause], first_line(record.reason)]))
-
-
-def format_position(progress: Progress) -> str:
-    """Return `epoch 2/5 step 100/220`."""
-    text = f"step {progress.step}/{'?' if progress.total is None else progress.total}"
-    if progress.epoch is None or progress.epochs is None:
-        return text
-    # The present epoch, where the file counts finished ones.
-    return f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}  {text}"
 
 
 @dataclass(frozen=True)

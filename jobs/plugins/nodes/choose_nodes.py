@@ -18,7 +18,6 @@ from .exclude_nodes import counted_since
 from .lost_nodes import SilentNodes
 from .records import past_of
 
-MORE_LOOKS = 2  # at a node that does not answer, before the attempt begins without it
 MORE_LOOKS_EVERY_S = 3.0
 HEAD_FOLLOWS = "the agents meet at:"
 
@@ -33,7 +32,7 @@ def choose(run_dir: RunDir, facts: AttemptFacts, job_id: str, nodes: Sequence[st
     job = show_job(job_id, ask.PATIENCE_S)
     present = expand_hostlist(job.nodes) if job is not None and job.nodes else list(nodes)
     silent = srun_step.unreachable_nodes(facts, present)
-    for _ in range(MORE_LOOKS):
+    for _ in range(2):
         if silent:  # perhaps its slurmd is just starting again
             time.sleep(MORE_LOOKS_EVERY_S)
             silent = srun_step.unreachable_nodes(facts, silent)

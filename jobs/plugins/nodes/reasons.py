@@ -23,7 +23,6 @@ from ...runs.results import loaded_step, steps_of
 from ...slurm.job_state import has_no_allocation, is_cancelled
 from .records import Reason
 
-OF_HARDWARE = (Kind.BAD_NODE, Kind.GPU_FAULT)
 # The run, or a disk of all nodes. Rank 0 alone writes most files, so it is the first to fail.
 OF_THE_RUN = (
     *OF_MEMORY,
@@ -33,8 +32,6 @@ OF_THE_RUN = (
 # Source: scontrol(1), show node. A * behind a state: the node does not respond.
 _DOWN = re.compile(r"DOWN|FAIL|NOT_RESPONDING|\*")
 _UNFIT = re.compile(rf"DRAIN|{_DOWN.pattern}")
-# By these a process is ended from outside; its own errors have others, such as SIGSEGV.
-_KILLED_BY = (signal.SIGKILL, *STOP_SIGNALS)
 # A frame of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)', re.M)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -49,7 +46,7 @@ def reasons_of(
     """
     errors = facts.of_nodes.errors
     own = {error.host for error in errors if not error.caused_by_peer}
-    of_hardware = [error for error in errors if error.kind in OF_HARDWARE]
+    of_hardware = [error for error in errors if error.kind in (Kind.BAD_NODE, Kind.GPU_FAULT)]
     reasons = [Reason(each.host, each.kind, first_line(each.error), True) for each in of_hardware]
     reasons += _of_slurm(evidence, states, own)
     # Slurm may have killed the processes of a job that it ended, one node after the other.
@@ -127,7 +124,8 @@ def _of_error(facts: AttemptFacts, error: RankError) -> Reason:
         failure = "{} in {} line {}".format(text.partition(":")[0], *places[-1])
     # Of a large job any two nodes crash in the same words now and then, but not from the same step.
     failure += f", from step {loaded_step(facts)}"
-    if error.kind is Kind.COLLECTIVE or {-code, code - 128} & {*_KILLED_BY}:
+    # From outside: its own errors end a process by others, such as SIGSEGV.
+    if error.kind is Kind.COLLECTIVE or {-code, code - 128} & {signal.SIGKILL, *STOP_SIGNALS}:
         failure = ""
     if error.kind is Kind.STALE_FILE:  # of a cache of any program, on its way through any code
         failure = error.kind

@@ -23,7 +23,6 @@ from .uses import RunTimes
 matplotlib.rcdefaults()  # not what a matplotlibrc of the working directory says: it may run latex
 MAX_CHARTS = 12
 MAX_POINTS = 400  # of one curve: a chart is 400 pixels wide
-MOST_IN_LEGEND = 8
 RULES = 20  # a value this many times the lower quartile leaves no room for the others
 COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#9333ea", "#b45309", "#0e7490", "#be185d", "#4d7c0f")
 # The points of each curve of a chart, by the number of its run and whether it is held out.
@@ -83,7 +82,7 @@ def svg(name: str, chart: Chart, names: Sequence[str]) -> str:
     sizes = sorted(abs(value) for curve in chart.values() for _, value in curve if value)
     if sizes and sizes[-1] > RULES * sizes[len(sizes) // 4]:
         axes.set_yscale("symlog", linthresh=sizes[len(sizes) // 4])
-    if len(chart) <= MOST_IN_LEGEND:
+    if len(chart) <= 8:  # a longer legend hides the curves
         axes.legend(fontsize=6, framealpha=0.6)
     axes.set_title(name, parse_math=False)
     axes.set_xlabel("step")

@@ -23,7 +23,6 @@ from ...contract.rundir import AttemptDir, RunDir
 from ...runs.fact_reader import ends_of
 from .progress import newest_file
 
-LOOK_S = 30.0
 ENDED_LIMIT_S = 600.0
 ABORT_LIMIT_S = 30.0
 
@@ -43,7 +42,7 @@ def watch(
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # the agent waits for it
     attempt_dir, limit_s = run_dir.attempt(attempt), silence_limit_s(hang_timeout_s)
-    has_ranks, quiet_s, look_s = False, 0.0, min(LOOK_S, limit_s / 20)
+    has_ranks, quiet_s, look_s = False, 0.0, min(30.0, limit_s / 20)
     before: tuple[tuple[int, int], ...] = ()
     while True:
         time.sleep(look_s)

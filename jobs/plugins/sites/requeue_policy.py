@@ -22,8 +22,6 @@ from ...slurm.job import Job, field_of
 from .preemption import query
 
 SINCE_VERSION, BEFORE_VERSION = (24, 5), (26, 5)
-# Slurm also counts the job's first launch, and one empty start after a requeue by the kit.
-_OTHER_LAUNCHES = 2
 
 
 def slurm_requeues_itself(
@@ -39,7 +37,8 @@ def slurm_requeues_itself(
     if version is None or not SINCE_VERSION <= (int(version[1]), int(version[2])) < BEFORE_VERSION:
         return False
     mine = [record.decision for record in attempts if record.job_id == job_id]
-    launches = mine.count(Action.WAIT) + 1 + _OTHER_LAUNCHES
+    # Slurm also counts the job's first launch, and one empty start after a requeue by the kit.
+    launches = mine.count(Action.WAIT) + 3
     if launches > number(values.get("MaxBatchRequeue", ""), 5):
         return False
     # Its spec may have requested others.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # a submit needs no more than the above
 
 LIMIT_S = 60.0
 MODULE = f"{installation.NAME}.trainer.plugins.trackers"
-IN_SETUP = '. "$0" && exec "$@"'
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
@@ -49,7 +48,7 @@ def end(run_dir: RunDir, facts: AttemptFacts, me: Owner | None) -> None:
     path = {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
     try:
         subprocess.run(
-            ["bash", "-c", IN_SETUP, str(run_dir.setup), *argv],
+            ["bash", "-c", '. "$0" && exec "$@"', str(run_dir.setup), *argv],
             cwd=run_dir.code,
             env=os.environ | variables_of_spec(spec) | path,
             stdin=subprocess.DEVNULL,
