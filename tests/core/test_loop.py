@@ -154,12 +154,6 @@ def test_the_loss_of_a_window_survives_another_interval_of_the_log(tmp_path):
     assert lines[7]["train_loss"] == pytest.approx(mean)
 
 
-def epoch_lines(text):
-    return re.findall(
-        r"^epoch (\d)/3 (?:took|ended after) .*  loss (\S+)  accuracy (\S+)%", text, re.M
-    )
-
-
 @pytest.mark.parametrize("every_steps", [1, 2, 5, 100])
 @pytest.mark.parametrize("stop_at", [None, 3])
 def test_a_line_at_the_end_of_an_epoch_has_the_means_over_its_samples(
@@ -181,7 +175,8 @@ def test_a_line_at_the_end_of_an_epoch_has_the_means_over_its_samples(
     train(tmp_path / "run", spec, stop_at=stop_at)
     if stop_at is not None:
         train(tmp_path / "run", spec, attempt=2)
-    assert epoch_lines(capsys.readouterr().out) == expected
+    line = r"^epoch (\d)/3 (?:took|ended after) .*  loss (\S+)  accuracy (\S+)%"
+    assert re.findall(line, capsys.readouterr().out, re.M) == expected
 
 
 @pytest.mark.parametrize(

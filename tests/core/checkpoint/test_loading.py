@@ -78,23 +78,20 @@ def test_a_checkpoint_that_a_user_put_aside_is_not_missed(tmp_path):
     assert recovery.known_of_run(context.run.dir).newest == "step-00000006"
 
 
-def lose_all(context, how):
-    """Delete the checkpoints; `how` names the file that still shows that they existed."""
-    if how == "records":
-        shutil.rmtree(context.run.dir.checkpoints)
-        record_attempts(context, "step-00000006", None)
-    elif how == "hint":
-        shutil.rmtree(context.run.dir.checkpoints / "step-00000006")
-    else:
-        (context.run.dir.checkpoints / "step-00000006" / "rank-00000.safetensors").unlink()
-        (context.run.dir.checkpoints / LATEST).write_bytes(b"\xff")
-
-
+# The file that still shows that there were checkpoints.
 @pytest.mark.parametrize("how", ["records", "hint", "damaged"])
 def test_a_run_that_lost_all_its_checkpoints_does_not_start_at_step_0(tmp_path, how):
     context = job_of(tmp_path)
     save(context, replica_of(), 6)
-    lose_all(context, how)
+    root = context.run.dir.checkpoints
+    if how == "records":
+        shutil.rmtree(root)
+        record_attempts(context, "step-00000006", None)
+    elif how == "hint":
+        shutil.rmtree(root / "step-00000006")
+    else:
+        (root / "step-00000006" / "rank-00000.safetensors").unlink()
+        (root / LATEST).write_bytes(b"\xff")
     words = (
         rf"^the run had checkpoint step-00000006, but {tmp_path}/checkpoints has no undamaged one\n"
         "  hint: bring its files back and resume, or begin a new run; nothing was overwritten$"
