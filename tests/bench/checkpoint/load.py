@@ -40,7 +40,8 @@ class Memory:
     """How far the memory of this process rises in a block of code."""
 
     def __init__(self) -> None:
-        _trim()  # else the block reuses memory that is free already
+        gc.collect()  # else the block reuses memory that is free already
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets VmHWM to VmRSS
         self._before = _status_bytes("VmRSS")
 
@@ -96,12 +97,6 @@ def _load(path: Path) -> None:
     saved = torch.load(path, map_location="cpu", weights_only=True)
     module.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-
-
-def _trim() -> None:
-    """Give memory that nothing uses back to the system."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _status_bytes(name: str) -> int:

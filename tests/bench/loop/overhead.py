@@ -104,8 +104,11 @@ def _epochs_of(place: Place, case: Case) -> int:
 
 
 def _without_saves(place: Place, case: Case) -> Figure:
+    """A training of more than the measured steps; no evaluation, and no commit before its end."""
     end = WARM_UP_STEPS + case.num_steps
-    spec = spec_without_saves(place, case.model, end)
+    train = Train(**case.model, dataset="digits", eval_every_epochs=None)
+    epochs = end // _steps_per_epoch(place, Spec(train=train)) + 1
+    spec = Spec(train=replace(train, epochs=epochs), checkpoint=Checkpoint(interval=None))
 
     def kit() -> float:
         clock = StepClock(WARM_UP_STEPS, end)
@@ -117,13 +120,6 @@ def _without_saves(place: Place, case: Case) -> Figure:
     steps = milliseconds(times["bare"], case.num_steps)
     what = f"{case.title}, no checkpoint or evaluation: {SIDES} ({steps} a step)"
     return ratio(what, times["kit"], times["bare"], case.without_saves)
-
-
-def spec_without_saves(place: Place, model: dict[str, Any], num_steps: int) -> Spec:
-    """A training of more than so many steps, with a commit and no evaluation before its end."""
-    train = Train(**model, dataset="digits", eval_every_epochs=None)
-    epochs = num_steps // _steps_per_epoch(place, Spec(train=train)) + 1
-    return Spec(train=replace(train, epochs=epochs), checkpoint=Checkpoint(interval=None))
 
 
 def _steps_per_epoch(place: Place, spec: Spec) -> int:
