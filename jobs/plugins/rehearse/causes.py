@@ -40,9 +40,10 @@ def _saves_nothing(shown: Tried) -> bool:
 
 def _is_torn(shown: Tried) -> bool:
     """Return whether a kill in a save leaves an older state, parts of two, or half a file."""
-    is_half = shown.disk.endswith(("is empty", "is half written"))
+    is_half = shown.is_partial or shown.disk.endswith(("is empty", "is half written"))
     is_unread = shown.failed is not None and not shown.failed.has_steps
-    return bool(shown.lost) or shown.is_mixed or (is_half and is_unread)
+    is_taken = shown.is_partial and shown.is_off and not shown.redone  # a file of it is missing
+    return bool(shown.lost) or shown.is_mixed or (is_half and is_unread) or is_taken
 
 
 def _leaves_out(shown: Tried) -> bool:
@@ -51,7 +52,7 @@ def _leaves_out(shown: Tried) -> bool:
 
 
 def _differs_in(name: str, shown: Tried) -> bool:
-    is_other = shown.begins_again or shown.is_mixed or _leaves_out(shown)
+    is_other = shown.begins_again or _is_torn(shown) or _leaves_out(shown)
     if not shown.divergence or not shown.difference or is_other:
         return False
     # A generator that begins again may draw the data, too: then both are named.
@@ -106,7 +107,7 @@ FAULTS = (
         (CONTINUES, NEWEST, BITS, SAMPLES),
         "a kill in a save leaves no whole checkpoint where the next start looks for one",
         "save all of a step in one file under another name, then os.replace() it to the final one; "
-        "or in a new folder, whose name stands in a file that is replaced last",
+        "or in a new folder, whose name stands in a file that is replaced last, after a barrier",
         _is_torn,
     ),
     Fault(

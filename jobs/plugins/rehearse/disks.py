@@ -35,10 +35,6 @@ class Entry(NamedTuple):
         return stat.S_ISREG(self.mode)
 
     @property
-    def is_folder(self) -> bool:
-        return stat.S_ISDIR(self.mode)
-
-    @property
     def shown(self) -> tuple[int, str, int]:
         """What a reader sees of it."""
         return stat.S_IFMT(self.mode), self.content, self.size
@@ -63,7 +59,7 @@ class Disk:
         for name in sorted(self.files):
             entry, path = self.files[name], place / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if entry.is_folder:
+            if stat.S_ISDIR(entry.mode):
                 path.mkdir(exist_ok=True)
             elif entry.is_file:
                 shutil.copyfile(self.copies / entry.content, path)

@@ -30,7 +30,9 @@ class Harm:
     """What happens to the training, and when.
 
     moment: `start 1`, `step 3`, `end 3` of a step, `evaluation 1`, or before `save 2`, `open 1` or
-    `rename 1`, counted in the start. `stop apart`: one rank is warned LATER_S after the others.
+    `rename 1`, counted in the start. `rank 1 save 2`: of this rank, while the others go on for
+    ALL_HELD_S; `rank 1 half 2`: with half of its file. `stop apart`: one rank is warned LATER_S
+    after the others.
     """
 
     moment: str
@@ -66,11 +68,6 @@ class Start:
     @property
     def has_steps(self) -> bool:
         return any(process.steps for process in self.processes)
-
-    @property
-    def stop_s(self) -> float:
-        """The time from the harm to the end of the last rank, in seconds."""
-        return self.ended - (self.harmed_at or self.ended)
 
     @property
     def later_steps(self) -> int:

@@ -138,9 +138,16 @@ class Tried:
             return not self.starts[-1].has_steps
         return len(self.course().steps) < len(self.reference.course().steps)
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether a rank was killed in a save that the others could end."""
+        return any(harm.moment.startswith("rank ") for harm in self.scenario.harms)
+
     @cached_property
     def passed_over(self) -> str:
         """From which checkpoint a start continues, although a later one of its kind was there."""
+        if self.is_partial:  # of the later one
+            return ""
         work, saved = self.folder.parent / "work", list[tuple[int, str, bool]]()
         ours = [each for each in self.processes if each.steps and each.rank == 0]
         begins = [Continuation(0, 0, 0.0, is_certain=True), *self.continuations]

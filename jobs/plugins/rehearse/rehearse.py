@@ -47,29 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Print the verdict; returns 1 if an answer is no."""
+    """Print the verdict; returns 1 if an answer is no. Raises: UserError."""
     words = args.words or []
     if bool(words) == (args.what is not None):
         raise UserError("give a spec, a run, or a command behind --", f"as in {EXAMPLE}")
-    _check(args)
-    folder = (args.keep or Path(tempfile.mkdtemp(prefix="rehearse-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        found = rehearse(_subject(args, words, folder), args)
-    finally:
-        if args.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    if not answer.give(**found.json()):
-        print(found.table(), flush=True)
-    if STOPPED in found.untried.values():
-        raise KeyboardInterrupt  # as it would have ended without the verdict
-    return 0 if found.is_good else 1
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuse options that cannot be meant; split the words of --again. Raises: UserError."""
     written = args.again
     try:
         args.again = shlex.split(written)
@@ -85,6 +66,20 @@ def _check(args: argparse.Namespace) -> None:
     keep = args.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")
+    folder = (args.keep or Path(tempfile.mkdtemp(prefix="rehearse-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # A job of CI that is cancelled gets SIGTERM: nothing of the training may stay.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = rehearse(_subject(args, words, folder), args)
+    finally:
+        if args.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not answer.give(**found.json()):
+        print(found.table(), flush=True)
+    if STOPPED in found.untried.values():
+        raise KeyboardInterrupt  # as it would have ended without the verdict
+    return 0 if found.is_good else 1
 
 
 # What makes a training of the kit small; the user's own KEY=VALUE come after them. Its ranks agree

@@ -60,6 +60,7 @@ def scenarios(reference: Tried, resize: int | None) -> list[Scenario]:
         Scenario("stop of one rank after the others", (Harm(middle, "stop apart"),), one_rank),
         # After a step: the others may end the step of a rank that is killed in it.
         Scenario("SIGKILL of one rank", (Harm(middle.replace("step", "end"), "kill"),)),
+        *_of_own_file(reference, steps),
     ]
     if resize is not None:
         found.append(Scenario(f"continue with {resize}", (Harm(middle),), ranks=resize))
@@ -85,6 +86,22 @@ def _save(reference: Tried, steps: int) -> tuple[str, range]:
                 free = (end for end in range(begin + 1, begin + STEPS_ON) if end not in later)
                 return f"{name} {place}", range(begin, next(free, begin + STEPS_ON))
     return "", range(0)
+
+
+def _of_own_file(reference: Tried, steps: int) -> list[Scenario]:
+    """Return kills of the last rank at a file that only it saves, after an earlier such save.
+
+    The others go on: they may write what makes the checkpoint valid, such as a file with the step.
+    """
+    last = max(reference.processes, key=lambda each: (each.rank, len(each.saves)))
+    others = {x.path for p in reference.processes if p.rank != last.rank for x in p.saves}
+    saves = [save for save in last.saves if save.kind == "save"]
+    own = [save.after * (save.path not in others) for save in saves]
+    first = min(filter(None, own), default=0)
+    place = _late([after * (after > first) for after in own], steps + 1)
+    kills = [(Harm(f"rank {last.rank} {kind} {place}", "kill"),) for kind in ("save", "half")]
+    names = ("SIGKILL of one rank before it saves", "SIGKILL of one rank while it saves")
+    return [*map(Scenario, names, kills)] if place and last.rank else []
 
 
 def _late(after: Sequence[int], steps: int) -> int:
@@ -115,7 +132,7 @@ class Rehearsal:
 
     def undisturbed(self) -> tuple[Tried, Tried]:
         """Run the training twice. Raises: UserError if it cannot be rehearsed."""
-        print_line("two undisturbed runs, then up to 11 scenarios, each 1 to 2 times as long")
+        print_line("two undisturbed runs, then up to 13 scenarios, each 1 to 2 times as long")
         first, again = self._twice()
         if again.is_off and HASH_SEED not in os.environ:
             os.environ[HASH_SEED] = "0"  # from here on: it may be what differs

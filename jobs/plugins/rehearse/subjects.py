@@ -39,7 +39,7 @@ CACHES = {
 
 
 @dataclass(kw_only=True)
-class Subject:
+class _Subject:
     """A training that is rehearsed. All its runs have the same path, one after the other.
 
     ranks: of a start. folder: of the rehearsal. links: what else it may change. started_in: where
@@ -74,10 +74,6 @@ class Subject:
     def prepare(self) -> None:
         """Make what a run needs before its first start."""
         self.place.mkdir(parents=True)
-
-    def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
-        """Start the run, or start it again, from `number` 2 on."""
-        raise NotImplementedError
 
     @cached_property
     def own(self) -> list[str]:
@@ -144,17 +140,9 @@ class Subject:
                 preexec_fn=self.restrict,
             )
 
-    def stop(self, processes: Iterable[Process]) -> None:
-        """Warn the training, as a site does before it kills."""
-        raise NotImplementedError
-
-    def marker(self) -> str:
-        """Return what the training recorded at its end: stopped, completed, or nothing."""
-        raise NotImplementedError
-
 
 @dataclass(kw_only=True)
-class CommandSubject(Subject):
+class CommandSubject(_Subject):
     """A command that knows nothing of the kit: `python SCRIPT WORDS`, started by torchrun.
 
     again: words for the later starts; `{newest:PATTERN}` is the newest file that fits, and
@@ -207,6 +195,7 @@ class CommandSubject(Subject):
                 target.symlink_to(link.resolve())
 
     def start(self, number: int, env: Mapping[str, str], log: Path, ranks: int) -> None:
+        """Start the run, or start it again, from `number` 2 on."""
         self.attempt = self.place / "kit" / f"attempt-{number}"
         self.attempt.mkdir()
         env = {
@@ -243,12 +232,13 @@ class CommandSubject(Subject):
         send(signal.SIGTERM, [process.pid for process in processes])
 
     def marker(self) -> str:
+        """Return what the training recorded at its end: stopped, completed, or nothing."""
         ended = records.read_leniently(Outcome, self.attempt / "outcome.json")
         return (ended and ended.status) or ""
 
 
 @dataclass(kw_only=True)
-class SpecSubject(Subject):
+class SpecSubject(_Subject):
     """A spec of the kit: `submit --cluster local`, and later `resume`."""
 
     config: Path
@@ -278,3 +268,6 @@ class SpecSubject(Subject):
     def marker(self) -> str:
         ended = records.read_leniently(Result, self.home / "result.json")
         return ended.status if ended else "stopped"
+
+
+Subject = CommandSubject | SpecSubject

@@ -103,7 +103,8 @@ def _names(runs: Sequence[Tried]) -> str:
 def _stop(runs: Sequence[Tried]) -> tuple[float, int]:
     """Return the longest time in s from a warning to the end, and the most steps of a rank."""
     starts = [start for each in runs for start in each.stopped]
-    return max(each.stop_s for each in starts), max(each.later_steps for each in starts)
+    time_s = max(each.ended - (each.harmed_at or each.ended) for each in starts)
+    return time_s, max(each.later_steps for each in starts)
 
 
 def _no(question: str, detail: str, bad: Sequence[Tried]) -> Reply:

@@ -41,10 +41,6 @@ def dump(value, path):
     ("name", "write"),
     [
         ("a.pt", torch.save),
-        (
-            "a.ckpt",
-            lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
-        ),
         ("a.bin", dump),
         ("a.pkl", dump),
         ("a.npz", lambda value, path: numpy.savez(path, state=numpy.array([value], dtype=object))),

@@ -11,7 +11,7 @@ from slurm_job_kit.jobs.plugins.rehearse.final_state import Difference
 from slurm_job_kit.jobs.plugins.rehearse.harming import Harm, Start
 from slurm_job_kit.jobs.plugins.rehearse.judge import Scenario, Tried, compare
 from slurm_job_kit.jobs.plugins.rehearse.scenarios import scenarios
-from slurm_job_kit.jobs.plugins.rehearse.verdict import NO, NOT_TRIED, YES, Verdict
+from slurm_job_kit.jobs.plugins.rehearse.verdict import NO, NOT_TRIED, REPEATS, YES, Verdict
 from tests.plugins.rehearse.test_rehearse import answers
 from tests.plugins.rehearse.test_traces import states, write
 
@@ -118,4 +118,7 @@ def test_files_are_compared_that_both_undisturbed_runs_have(tmp_path):
     found = runs[2].difference
     assert found.uncompared == "the second undisturbed run wrote no a.pt: see --final"
     assert ([*found.values], found.missing) == (["b.json: "], "")
+    runs[1].difference = Difference(uncompared="a.pt: it has an object")
+    verdict = Verdict(runs[0], [runs[1]], {}, "", False, runs[1].difference.uncompared, [])
+    assert {answers(verdict.json())[each] for each in (REPEATS, BITS)} == {NOT_TRIED}
     assert found.without(()) and not Difference(values=["a.pt: train_seconds"]).without(())

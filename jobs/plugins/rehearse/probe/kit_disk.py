@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAX_BYTES = 4 << 30  # of the copies of one start
-CHUNK = 1 << 20
 RECENT_NS = 100_000_000  # a file that was written just now may be written again at the same time
 
 # Of each content its check sum and its size, by the inode, time and size of its file.
@@ -63,7 +62,7 @@ def _copied(path: Path, found: os.stat_result, folder: Path) -> tuple[str, int]:
         return _known[key]
     total, copy = hashlib.blake2b(digest_size=16), folder / "new"
     with path.open("rb") as source, copy.open("wb") as target:
-        while chunk := source.read(CHUNK):
+        while chunk := source.read(1 << 20):
             total.update(chunk)
             target.write(chunk)
         size = target.tell()

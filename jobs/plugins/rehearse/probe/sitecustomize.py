@@ -11,7 +11,7 @@ events as JSON lines to KIT_REHEARSE/rank-<rank>.<pid>.jsonl:
     full      the disk cannot be recorded, and why
 
 At the moment KIT_REHEARSE_MOMENT a rank creates the file `held-<rank>.<pid>`, and waits until
-the file `go` exists.
+the file `go` exists; at `rank 1 save 3` this rank, and at `rank 1 half 3` with half of the file.
 
 While the number of its steps is in KIT_REHEARSE_DISK (`6:7`), each rank records the disk before
 whatever Python does to files, and around torch.save and safetensors.
@@ -103,10 +103,16 @@ class EventLog:
         line = {"t": time.time(), "event": name, **values}
         os.write(self.file, (json.dumps(line) + "\n").encode())
 
-    def reach(self, name: str) -> None:
-        """Count a moment of this name; hold the rank there if it is the chosen one."""
+    def reach(self, name: str, written: str = "") -> None:
+        """Count a moment of this name; hold the rank there if it is the chosen one.
+
+        written: the file that is then only half written.
+        """
         self.counts[name] = self.counts.get(name, 0) + 1
-        if self.moment == f"{name} {self.counts[name]}":
+        here = f"{name} {self.counts[name]}"
+        if self.moment in (here, f"rank {self.name.partition('.')[0]} {here}"):
+            if os.path.isfile(written):
+                os.truncate(written, os.path.getsize(written) // 2)
             (self.folder / f"held-{self.name}").touch()
             while self.folder.is_dir() and not (self.folder / "go").exists():
                 time.sleep(0.01)
@@ -272,7 +278,6 @@ def watch_group(torch: ModuleType) -> None:
     distributed = torch.distributed
     if not distributed.is_available():
         return
-    original = distributed.init_process_group
     module: Any = import_module("torch.distributed.distributed_c10d")
     make: Any = getattr(module, "_new_process_group_helper", None)
 
@@ -281,29 +286,14 @@ def watch_group(torch: ModuleType) -> None:
             # A thread that frees a Python object while the interpreter ends aborts the process.
             atexit.register(time.sleep, LEAVE_S)
         result = make(*arguments, **options)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(result))
         if is_first and (own := recorder()) is not None:  # also for a device mesh
             own.event("group", size=result[0].size())
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(result))
+            own.reach("start")
         return result
 
     if make is not None:
         module._new_process_group_helper = make_and_keep
-
-    def init_process_group(*arguments: Any, **options: Any) -> Any:
-        result = original(*arguments, **options)
-        if (own := recorder()) is not None:
-            own.reach("start")
-        return result
-
-    distributed.init_process_group = init_process_group
-
-
-def path_of(target: Any) -> str | None:
-    """Return the path of a path or of an open file; None of a file in memory."""
-    if isinstance(target, (str, os.PathLike)):
-        return os.path.abspath(os.fspath(target))
-    name = getattr(target, "name", None)
-    return None if name is None else str(name)
 
 
 def watch_saves(module: Any) -> None:
@@ -312,15 +302,19 @@ def watch_saves(module: Any) -> None:
     original = getattr(module, name)
 
     def save(*arguments: Any, **options: Any) -> Any:
-        target = [*arguments[1:2], options.get("f"), options.get("filename")]
-        path = path_of(next((each for each in target if each is not None), None))
-        ask([] if path is None else [path])
-        if path is None or (own := recorder()) is None:
+        targets = [*arguments[1:2], options.get("f"), options.get("filename")]
+        target: Any = next((each for each in targets if each is not None), None)
+        # An open file has a name, one in memory none.
+        is_path = isinstance(target, (str, os.PathLike))
+        path = os.path.abspath(target) if is_path else str(getattr(target, "name", None) or "")
+        ask([path] if path else [])
+        if not path or (own := recorder()) is None:
             return original(*arguments, **options)
         own.event("save", kind="save", path=path)
         own.reach("save")
         record_disk(path)
         result = original(*arguments, **options)
+        own.reach("half", path)
         own.event("save", kind="done", path=path)
         record_disk()
         return result
