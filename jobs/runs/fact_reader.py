@@ -4,6 +4,7 @@ A command reads each file once; jobs.runs.evidence and jobs.attempt.decision tak
 """
 
 import re
+import signal
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
@@ -135,8 +136,13 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
     failed = [] if is_own else [(n, x) for n, x in enumerate(agents) if x and x.torchrun_exit]
     failed = sorted(failed, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
-    said = [(each.host, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
-    words = tuple(each for each in said if each[1])
+    # In the log of a killed torchrun a rank speaks that it left, without its files.
+    words = tuple(
+        (agent.host, text)
+        for n, agent in failed
+        if agent.torchrun_exit != -signal.SIGKILL
+        and (text := silent_end.torchrun_words(attempt_dir, n))
+    )
     if launch.command_prefix and not any(agents) and not errors:
         words = tuple(("", text) for text in silent_end.prefix_words(run_dir.job_log))
     if any(text == UNSIGNED for _, text in words):

@@ -196,6 +196,13 @@ def test_a_torchrun_that_fails_by_itself_has_not_been_stopped(run, last_lines, l
         assert (decided.action, decided.cause) == (Action.RETRY, Cause.CRASH)
 
 
+def test_a_rank_that_a_killed_torchrun_left_is_no_reason_to_hold(run):
+    agents(run, 1, -9)
+    run.attempt(1).torchrun_log(1).write_text("ImportError: cannot import name 'reader'\n")
+    seen = evidence(run)
+    assert (seen.error, seen.would_repeat) == ("a: torchrun exit 1; b: torchrun exit -9", False)
+
+
 def test_a_stop_of_which_torchrun_fails_later_is_a_stop(run):
     run_files.node(run.attempt(1), 0, (2.0, "SIGTERM"), host="a", torchrun_exit=1)
     run.attempt(1).torchrun_log(0).write_text(f"{GONE}\n")
