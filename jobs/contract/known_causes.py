@@ -9,6 +9,7 @@ from .kinds import KINDS, Kind
 
 # What is wrong with a rendezvous whose state another process wrote.
 UNSIGNED = "received data from a process outside this run"
+ENDED = "torchrun ended: "  # its agent's last line in its log
 
 
 class _KnownCause(NamedTuple):

@@ -26,6 +26,7 @@ from ..base.prctl import die_with_parent
 from ..base.procfs import Standstill, children
 from ..base.stop_signals import AWAITED, END_TORCHRUN, STOP_SIGNALS, arrived, send
 from ..contract import records
+from ..contract.known_causes import ENDED
 from ..contract.rank_start import RANKS_DIR
 from ..contract.records.nodes import AgentRecord, AttemptPlan, RankError, ReceivedSignal, node_name
 from ..contract.records.timeline import Timeline
@@ -135,7 +136,7 @@ class Agent:
 
     def abort(self, torchrun: subprocess.Popen[bytes], pids: list[int], still_s: float) -> None:
         """End a torchrun that stands still; its log ends with its stacks and the reason."""
-        text = f"torchrun ended: it stood still for {still_s:.0f} s before its ranks began"
+        text = f"{ENDED}it stood still for {still_s:.0f} s before its ranks began"
         print_line(f"{self.node.host}: {text}")
         send(signal.SIGABRT, pids)
         with contextlib.suppress(subprocess.TimeoutExpired):

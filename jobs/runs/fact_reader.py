@@ -4,7 +4,6 @@ A command reads each file once; jobs.runs.evidence and jobs.attempt.decision tak
 """
 
 import re
-import signal
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
@@ -12,7 +11,7 @@ from ..base import files
 from ..contract import records
 from ..contract.checkpoint.names import QUARANTINE_PREFIX, checkpoint_name, checkpoint_names
 from ..contract.kinds import Kind
-from ..contract.known_causes import UNSIGNED
+from ..contract.known_causes import ENDED, UNSIGNED
 from ..contract.records.ended import read_attempts
 from ..contract.records.nodes import AgentRecord, AttemptPlan, HangConclusion, RankError
 from ..contract.records.queued import SlurmSite, Submission, Successor
@@ -136,12 +135,12 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
     is_own = any(not each.caused_by_peer and each.kind is not stopped for each in errors)
     failed = [] if is_own else [(n, x) for n, x in enumerate(agents) if x and x.torchrun_exit]
     failed = sorted(failed, key=lambda pair: pair[1].end or 0.0)[:MAX_LOGS]
-    # In the log of a killed torchrun a rank speaks that it left, without its files.
+    said = [(each, silent_end.torchrun_words(attempt_dir, n)) for n, each in failed]
+    # In the log of a killed torchrun a rank speaks that it left, without its files, or its agent.
     words = tuple(
-        (agent.host, text)
-        for n, agent in failed
-        if agent.torchrun_exit != -signal.SIGKILL
-        and (text := silent_end.torchrun_words(attempt_dir, n))
+        (each.host, text)
+        for each, text in said
+        if (text and (each.torchrun_exit or 0) > 0) or text.startswith((ENDED, UNSIGNED))
     )
     if launch.command_prefix and not any(agents) and not errors:
         words = tuple(("", text) for text in silent_end.prefix_words(run_dir.job_log))

@@ -199,8 +199,10 @@ def test_a_torchrun_that_fails_by_itself_has_not_been_stopped(run, last_lines, l
 def test_a_rank_that_a_killed_torchrun_left_is_no_reason_to_hold(run):
     agents(run, 1, -9)
     run.attempt(1).torchrun_log(1).write_text("ImportError: cannot import name 'reader'\n")
-    seen = evidence(run)
-    assert (seen.error, seen.would_repeat) == ("a: torchrun exit 1; b: torchrun exit -9", False)
+    seen, killed = evidence(run), "a: torchrun exit 1; b: torchrun exit -9"
+    assert (seen.error, seen.would_repeat) == (killed, False)
+    run.attempt(1).torchrun_log(1).write_text("torchrun ended: it stood still\n")
+    assert evidence(run).error == f"{killed}: torchrun ended: it stood still"
 
 
 def test_a_stop_of_which_torchrun_fails_later_is_a_stop(run):
