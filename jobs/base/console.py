@@ -126,7 +126,7 @@ def format_duration(seconds: float, max_units: int = 4) -> str:
         count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count} {unit}")
-    return " ".join(parts[:max_units]) or f"{seconds:.0f} s"
+    return " ".join(parts[:max_units]) or f"{abs(seconds):.0f} s"
 
 
 class BestEffort:

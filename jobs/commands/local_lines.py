@@ -68,7 +68,7 @@ def format_continues(run_dir: RunDir) -> str:
     """Return `continues from step 10 of 220 (saved 2 min ago)`; empty where it is unknown."""
     facts = fact_reader.read_newest(run_dir)
     if facts.saved.checkpoint is None:
-        had = facts.last and facts.last.checkpoint
+        had = next((x.checkpoint for x in reversed(facts.attempts) if x.checkpoint), None)
         lost = f"{run_dir.checkpoints} has lost {had}: bring it back, or the start fails"
         begins = lost if had else "begins with step 1: no checkpoint was saved"
         return begins if facts.spec.launch.is_trainer else ""

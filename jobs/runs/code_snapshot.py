@@ -324,7 +324,7 @@ def damage(copy: Path) -> str | None:
     if _damage(copy) is None:
         return None
     ask_again(copy / LIST)  # another host may have just made it or its files
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RecordError):
         for path in files_of(copy).values():
             ask_again(path)
     return _damage(copy)

@@ -64,6 +64,7 @@ def test_the_time_left_of_a_script_is_estimated_from_its_steps_between_two_lines
 def test_a_resume_begins_with_the_step_from_which_it_continues(run):
     assert local_lines.format_continues(run) == "begins with step 1: no checkpoint was saved"
     run_files.recorded(run, checkpoint="step-00000010")
+    run_files.recorded(run, attempt=2, checkpoint=None)
     assert "has lost step-00000010: bring it back" in local_lines.format_continues(run)
     (run.checkpoints / "step-00000010").mkdir()
     os.utime(run.checkpoints / "step-00000010", (time.time() - 125,) * 2)
