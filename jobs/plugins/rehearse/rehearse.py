@@ -63,6 +63,9 @@ def command(args: argparse.Namespace) -> int:
             raise UserError(f"{name} {pattern}: a pattern relative to the working directory")
     if missing := [each for each in args.link if not each.exists()]:
         raise UserError(f"--link {missing[0]}: no such file")
+    for name in ("ranks", "resize", "grace", "limit"):
+        if (value := getattr(args, name)) is not None and not value > 0:
+            raise UserError(f"--{name} {value:g}: more than 0")
     keep = args.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UserError(f"--keep {keep}: no empty folder", "remove it, or name another one")
@@ -132,14 +135,16 @@ def _subject(args: argparse.Namespace, words: Sequence[str], folder: Path) -> Su
 
 
 def rehearse(subject: Subject, args: argparse.Namespace) -> Verdict:
-    is_any_ranks = args.ranks is None and isinstance(subject, CommandSubject)
-    is_kept, limits = args.keep is not None, (args.grace, args.limit)
+    is_command, limits = isinstance(subject, CommandSubject), (args.grace, args.limit)
+    is_kept, is_any_ranks = is_command and args.keep is not None, is_command and args.ranks is None
     rehearsal = Rehearsal(subject, limits, args.final, is_any_ranks, is_kept)
     first, again = rehearsal.undisturbed()
     runs: list[Tried] = []
     try:
         runs.extend(rehearsal.disturbed(first, again, args.resize, args.only))  # each as it ends
     except KeyboardInterrupt:
+        if all(run.untried for run in runs):
+            raise
         left = rehearsal.wanted.difference(run.name for run in runs)
         runs += [Tried(Scenario(name, untried=STOPPED)) for name in sorted(left)]
     tried = [run for run in runs if not run.untried]

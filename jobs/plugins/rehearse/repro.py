@@ -79,10 +79,10 @@ def write(subject: CommandSubject, verdict: Verdict) -> list[str]:
         "output": on_a_screen(REPORT.split(last.output, maxsplit=1)[0]),
         "versions": subprocess.check_output([subject.python, "-c", VERSIONS], text=True),
     }
-    folder, home = subject.folder, f"{Path.home()}/"
-    for name, text in (("repro.sh", SCRIPT), ("issue.md", ISSUE)):
-        filled = text.format(reply=replies[0], run=run, **values)
-        shown = filled.replace(str(folder), ".").replace(home, "~/")
-        (folder / name).write_text(shown, encoding="utf-8")
+    folder = subject.folder
+    for name, text, home in (("repro.sh", SCRIPT, ""), ("issue.md", ISSUE, f"{Path.home()}/")):
+        shown = text.format(reply=replies[0], run=run, **values).replace(f"{folder}/", "./")
+        shown = shown.replace(home, "~/") if home else shown  # bash expands none in a word
+        (folder / name).write_text(shown, "utf-8", "backslashreplace")
     shutil.copy(PROBE / "compare_files.py", folder)
-    return ["repro.sh repeats the first no of a start; issue.md is the text of an issue for it"]
+    return ["repro.sh repeats the start that shows the first no; issue.md is the text of an issue"]

@@ -18,6 +18,7 @@ SEED = "seed torch, numpy and random, and use deterministic algorithms, to make 
 HASH_ORDERED = "only with PYTHONHASHSEED=0, which the other answers are with"
 SORTED = "the order of a set, and hash(), differ by process: use sorted(), or set PYTHONHASHSEED=0"
 NEW_INPUTS = "other samples, or the same ones changed by other random numbers: that cannot be seen"
+SAME_STATES = "steps end with the same state"
 UNKNOWN = ("the cause is not among those that are recognised; --keep DIR writes what repeats it",)
 
 
@@ -155,15 +156,14 @@ def _continues(seen: Verdict) -> Reply:
     checks = ("failed", "lost", "is_mixed", "ends_early", "begins_again")
     if bad := [each for check in checks for each in tried if getattr(each, check)]:
         return _no(CONTINUES, _why_not(bad[0]), bad)
-    untried = [why for name, why in seen.untried.items() if name in (KILLS, KILLS_OF_STOP)]
-    if why := _not_continued(seen) or next(iter(untried), ""):
+    if why := _not_continued(seen):
         return Reply(CONTINUES, NOT_TRIED, why)
     most = max(tried, key=lambda each: each.redone)
     detail = "no step is redone"
     if most.redone:
         detail = f"at most {quantity(most.redone, 'step')} redone ({most.name})"
-    if not all(place.is_certain for each in tried for place in each.continuations):
-        detail = "the steps that are redone cannot be counted: steps end with the same state"
+    if not _is_certain(seen):
+        detail = f"the steps that are redone cannot be counted: {SAME_STATES}"
     return Reply(CONTINUES, YES, detail)
 
 
@@ -172,14 +172,20 @@ def _not_continued(seen: Verdict) -> str:
     places = [place.position for each in seen.tried for place in each.continuations]
     if None in places:
         return "a start continues from a state that no step had"
+    if untried := [why for name, why in seen.untried.items() if name in (KILLS, KILLS_OF_STOP)]:
+        return untried[0]
     return "" if any(places) else "no start continued from a checkpoint"
+
+
+def _is_certain(seen: Verdict) -> bool:
+    return all(place.is_certain for each in seen.tried for place in each.continuations)
 
 
 def _newest(seen: Verdict) -> Reply:
     if bad := [each for each in seen.tried if each.lost or each.passed_over]:
         return _no(NEWEST, f"{bad[0].lost or bad[0].passed_over} ({bad[0].name})", bad)
     again = ["a start begins again at the first step" for x in seen.tried if x.begins_again]
-    why = next(iter(again), _not_continued(seen))
+    why = next(iter(again), _not_continued(seen) or ("" if _is_certain(seen) else SAME_STATES))
     return Reply(NEWEST, NOT_TRIED if why else YES, why)
 
 

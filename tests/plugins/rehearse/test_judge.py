@@ -74,7 +74,7 @@ NO_KILL = {"SIGKILL during a save": "no save was seen"}
     ("undisturbed", "starts", "untried", "expected", "causes"),
     [
         (ALL, ("abcd", "defg"), {}, {CONTINUES: YES, NEWEST: YES, SAVES: YES}, []),
-        (ALL, ("abcd", "defg"), NO_KILL, {CONTINUES: NOT_TRIED}, []),
+        (ALL, ("abcd", "defg"), NO_KILL, dict.fromkeys((CONTINUES, NEWEST), NOT_TRIED), []),
         (ALL, ("abcd", "bcdefg"), {}, {SAVES: NO}, ["stops without a save"]),
         (ALL, ("a", ALL), {}, dict.fromkeys((SAVES, CONTINUES, NEWEST), NOT_TRIED), []),
         (ALL, ("abcd", "dfg"), {}, EARLY, ["steps left out"]),  # e is

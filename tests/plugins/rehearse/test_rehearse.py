@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -313,6 +314,7 @@ def test_after_a_signal_what_was_seen_is_shown_and_nothing_else_stays(number, tm
         verdict, _ = process.communicate(timeout=30)
     assert (process.returncode, [*tmp_path.glob("rehearse-*")]) == (130, [])
     assert "up to 13" in lines[0] and lines[3] == "2 scenarios or more to try\n"
+    assert re.search(f"{ASKED} +yes", verdict)
     assert "not tried: stop after the start-up: stopped by Ctrl-C" in verdict
     wait_for(lambda: not ranks_in(tmp_path), "all ranks have ended", 10)
 
