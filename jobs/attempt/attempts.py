@@ -9,7 +9,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import hooks
@@ -27,6 +27,10 @@ from . import srun_step
 from .close import close, close_lost
 from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
 from .open import Opened, claimed, open_attempt
+
+# srun waits until Slurm has ended the step before it. After a node was cut off Slurm 22.05 may
+# count that step for ever: "Requested nodes are busy" (seen once). Source: srun(1), --immediate.
+STEP_LIMIT_S = 90
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,14 @@ def run(run_dir: RunDir, me: run_lock.Owner, where: Allocation, stops: StopSigna
 
     Raises: UserError, FailedError for a local run that cannot begin an attempt, or record it.
     """
-    code = EXIT_RETRY
+    code, limit = EXIT_RETRY, list[str]()
     while code == EXIT_RETRY:
         opened, code = open_next(run_dir, me, where.nodes, where.head_address)
         if opened is None:
             break
-        step_exit = where.run_step(*opened)
+        chosen = replace(opened.chosen, srun_args=[*opened.chosen.srun_args, *limit])
+        step_exit = where.run_step(opened.plan, chosen)
+        limit = [f"--immediate={STEP_LIMIT_S}"]
         code = close_and_execute(run_dir, me, opened.plan.attempt, stops, step_exit)
     return code
 

@@ -21,7 +21,7 @@ class Ending:
     """How an attempt ended.
 
     is_quick: it ran SOON_S at most, and did no step. saves_steps: it did steps that a stop should
-    have saved. is_automatic: no user asked for the start that records it.
+    have saved. has_agents: one began. is_automatic: no user asked for the start that records it.
     """
 
     evidence: Evidence
@@ -34,6 +34,7 @@ class Ending:
     quarantined: tuple[str, ...] = ()  # checkpoints that it found damaged
     is_quick: bool = False
     saves_steps: bool = False
+    has_agents: bool = True
     is_automatic: bool = True
 
     @property
@@ -82,6 +83,7 @@ def ending_of(
         quarantined=tuple(name for name in facts.saved.quarantined if name not in before),
         is_quick=plan is not None and begun is None and now - plan.start <= SOON_S,
         saves_steps=has_agent and not (facts.is_step_known and plan is not None and begun is None),
+        has_agents=bool(nodes.known_agents or nodes.agent_errors or nodes.last_words),
         is_automatic=is_automatic,
     )
 

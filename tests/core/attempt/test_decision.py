@@ -185,16 +185,6 @@ def test_time_limits_and_preemptions_of_a_script_count_as_restarts_only(known, p
     assert decision.action == action
 
 
-def test_the_hold_of_a_crashing_script_names_what_counts_as_progress():
-    seen = ended(error="rank 1 on b exited with code 1")
-    budget = budget_of(Spec(launch=Launch(script="x.py")))
-    assert decide(seen, History(0, 2, 2), budget).reason == (
-        "3 crashes within 24 hours without a step saved by kit_stop.py, or a file in "
-        "KIT_CHECKPOINT_DIR: rank 1 on b exited with code 1"
-    )
-    assert "without a new checkpoint" in decide(seen, History(0, 2, 2)).reason
-
-
 LOST = {"job_state": "LOST"}
 
 
