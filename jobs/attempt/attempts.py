@@ -29,7 +29,7 @@ from .execute import EXIT_RETRY, end_for_good, execute, retry_delay_s
 from .open import Opened, claimed, open_attempt
 
 # srun waits until Slurm has ended the step before it. After a node was cut off Slurm 22.05 may
-# count that step for ever: "Requested nodes are busy" (seen once). Source: srun(1), --immediate.
+# count that step for ever: "Requested nodes are busy" (seen twice). Source: srun(1), --immediate.
 STEP_LIMIT_S = 90
 
 

@@ -62,6 +62,7 @@ def test_row_14_sigkill_of_a_rank_is_retried_in_the_allocation(row: Row, number:
 
 
 # Slurm 22.05 may count a step that has ended for ever; here another one gets the processors first.
+@pytest.mark.fault
 def test_row_14_a_retry_that_gets_no_step_of_slurm_is_requeued(row: Row) -> None:
     paced = row.begin(OFTEN, step=4)
     job = f"--jobid={paced.run.job_id}"
