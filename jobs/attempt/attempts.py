@@ -30,7 +30,7 @@ from .open import Opened, claimed, open_attempt
 
 # srun waits until Slurm has ended the step before it. After a node was cut off Slurm 22.05 may
 # count that step for ever: "Requested nodes are busy" (seen twice). Source: srun(1), --immediate.
-STEP_LIMIT_S = 90
+STEP_LIMIT_S = 120
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ def _by_row(ending: Ending, history: History, budget: Budget) -> Decision:
     if evidence.unreachable_nodes:
         reason = first_line(evidence.error or "") or no_answer(evidence)
         return start_again(ending, Cause.NODE, reason)
-    if not (ending.has_agents or ending.is_quick) and evidence.job_state == "RUNNING":
-        return start_again(ending, Cause.NODE, "Slurm began no agent on the nodes of the job")
+    if ending.got_no_step and not ending.is_quick and evidence.job_state == "RUNNING":
+        return start_again(ending, Cause.NODE, "Slurm gave the retry no step")
     return after_crash(ending, history, budget)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..contract.kinds import OF_MEMORY, Kind
-from ..contract.records.ended import LOST, Evidence
+from ..contract.records.ended import LOST, Action, Evidence
 from ..contract.records.nodes import AgentRecord, RankError
 from ..node.torchrun import stop_signal
 from ..runs.evidence import unfinished_steps
@@ -21,7 +21,8 @@ class Ending:
     """How an attempt ended.
 
     is_quick: it ran SOON_S at most, and did no step. saves_steps: it did steps that a stop should
-    have saved. has_agents: one began. is_automatic: no user asked for the start that records it.
+    have saved. got_no_step: no agent of this retry began. is_automatic: no user asked for the start
+    that records it.
     """
 
     evidence: Evidence
@@ -34,7 +35,7 @@ class Ending:
     quarantined: tuple[str, ...] = ()  # checkpoints that it found damaged
     is_quick: bool = False
     saves_steps: bool = False
-    has_agents: bool = True
+    got_no_step: bool = False
     is_automatic: bool = True
 
     @property
@@ -71,6 +72,8 @@ def ending_of(
     warned = [each.t for agent in nodes.known_agents for each in agent.signals if is_warned]
     agents = zip(facts.nodes, nodes.agents, strict=True)
     before = () if plan is None else plan.quarantined  # by name: clocks may differ
+    last, retried = facts.last, (Action.RETRY, plan.job_id if plan is not None else None)
+    is_retry = last is not None and (last.decision, last.job_id) == retried
     has_agent = stop_signal(facts.spec.launch) is not None and bool(nodes.known_agents)
     return Ending(
         evidence,
@@ -83,7 +86,7 @@ def ending_of(
         quarantined=tuple(name for name in facts.saved.quarantined if name not in before),
         is_quick=plan is not None and begun is None and now - plan.start <= SOON_S,
         saves_steps=has_agent and not (facts.is_step_known and plan is not None and begun is None),
-        has_agents=bool(nodes.known_agents or nodes.agent_errors or nodes.last_words),
+        got_no_step=is_retry and not nodes.is_begun,
         is_automatic=is_automatic,
     )
 

@@ -156,6 +156,7 @@ def _read_nodes(run_dir: RunDir, run: RunFacts) -> NodeFacts:
         errors=own,
         gone=() if not launch.is_trainer else _gone_ranks(run_dir, attempt, agents, own),
         events=tuple(x for x in read_events(run_dir.timeline(RANK_0)) if x.attempt == attempt),
+        is_begun=not known <= {attempt_dir.plan.name, attempt_dir.rendezvous_key.name},
         is_stop_requested=attempt_dir.stop_requested.name in known,
         hang=records.read_leniently(HangConclusion, attempt_dir.hang),
         last_words=() if own else words,

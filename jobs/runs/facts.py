@@ -26,6 +26,7 @@ class NodeFacts:
     # lost a connection.
     gone: tuple[tuple[int, str], ...] = ()
     events: tuple[Event, ...] = ()  # rank 0's, of this attempt
+    is_begun: bool = True  # an agent or a rank has written a file of this attempt
     is_stop_requested: bool = False  # an agent created the stop file of this attempt
     # (host, last line) of each torchrun that failed, where no rank has a record.
     last_words: tuple[tuple[str, str], ...] = ()
