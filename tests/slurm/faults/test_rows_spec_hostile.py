@@ -46,7 +46,7 @@ def test_row_31_hostile_specs_run_nothing_and_write_nothing(row: Row, tmp_path: 
     config = tmp_path / "hostile.yaml"
     for what, text in REFUSED.items():
         config.write_bytes(text.encode("latin-1"))
-        done = row.kit.jobs("submit", "--json", config, check=False)
+        done = row.kit.jobs("submit", config, check=False)
         assert (done.returncode, done.stdout) == (2, ""), (what, done)
         assert done.stderr and "Traceback" not in done.stderr, (what, done.stderr)
         assert list(tmp_path.iterdir()) == [config], what
