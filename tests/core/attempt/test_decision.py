@@ -20,6 +20,7 @@ from tests.core import run_files
 from tests.core.attempt.attempt_kit import parsed
 
 FRESH = History(restarts=0, crashes=0, attempts=0)
+LOST = {"job_state": "LOST"}
 OVER_LIMIT = {"job_state": "COMPLETING", "job_reason": "TimeLimit"}
 NOTHING = Evidence(
     outcome=None,
@@ -33,8 +34,9 @@ NOTHING = Evidence(
 
 
 def ended(**known):
-    """The end of an attempt with facts that differ from NOTHING."""
-    return Ending(dataclasses.replace(NOTHING, **known))
+    """The end of an attempt with facts that differ from NOTHING, or fields of Ending."""
+    of_ending = {name: known.pop(name) for name in {*known} - {*vars(NOTHING)}}
+    return Ending(dataclasses.replace(NOTHING, **known), **of_ending)
 
 
 TERM, USR1 = ("SIGTERM",), ("SIGUSR1",)
@@ -105,6 +107,17 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "kind": Kind.HANG}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
+    # Slurm gave the retry no step. A shorter attempt, or one outside a job, is a crash.
+    ({"got_no_step": True}, "requeue", "node"),
+    ({"got_no_step": True, "can_requeue": False}, "successor", "node"),
+    ({"got_no_step": True, "is_quick": True}, "retry", "crash"),
+    ({"got_no_step": True, "job_state": "UNKNOWN"}, "retry", "crash"),
+    # The batch script was killed, and a later start records the attempt.
+    (LOST, "retry", "lost"),
+    (LOST | {"unreachable_nodes": ("b",)}, "retry", "node"),
+    (LOST | {"signals": TERM, "error": "x"}, "retry", "lost"),
+    (LOST | {"is_automatic": False}, "hold", "lost"),  # a user resumed: the budgets begin again
+    (LOST | {"is_automatic": False, "outcome": "completed"}, "done", "completed"),
     # A job that cannot be requeued: its successor, if there is one, continues.
     ({"can_requeue": False, "signals": TERM}, "successor", "manual_stop"),
     ({"can_requeue": False, "job_state": "NODE_FAIL"}, "successor", "requeued"),
@@ -153,6 +166,7 @@ BUDGETS = [
     ({"signals": USR1}, (0, 0, 3), "requeue", None),
     ({"signals": USR1}, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     (OVER_LIMIT, (0, 0, 4), "hold", Kind.NO_PROGRESS),
+    (LOST, (0, 0, 4), "hold", Kind.NO_PROGRESS),
     ({"signals": TERM, "has_progress": True}, (199, 0, 0), "requeue", None),
     ({"signals": TERM, "has_progress": True}, (200, 0, 0), "hold", Kind.MAX_RESTARTS),
     ({"has_progress": True}, (200, 0, 0), "retry", None),
@@ -185,27 +199,6 @@ def test_time_limits_and_preemptions_of_a_script_count_as_restarts_only(known, p
     assert decision.action == action
 
 
-LOST = {"job_state": "LOST"}
-
-
-@pytest.mark.parametrize(
-    ("known", "is_automatic", "action", "cause"),
-    [
-        (LOST, True, "retry", "lost"),
-        (LOST | {"unreachable_nodes": ("b",)}, True, "retry", "node"),
-        (LOST | {"signals": TERM, "error": "x"}, True, "retry", "lost"),
-        (LOST, False, "hold", "lost"),  # a user resumed: the budgets begin again
-        (LOST | {"outcome": "completed"}, False, "done", "completed"),
-    ],
-)
-def test_an_attempt_whose_batch_script_was_killed(known, is_automatic, action, cause):
-    ending = dataclasses.replace(ended(**known), is_automatic=is_automatic)
-    decision = decide(ending, FRESH)
-    assert (decision.action, decision.cause) == (action, cause)
-    if is_automatic:
-        assert decide(ending, History(attempts=4)).action is Action.HOLD
-
-
 # evidence, cause, decision and seconds of the attempt before, whether this one is quick -> holds
 QUICK = [
     ({}, "crash", "retry", 9, True, True),
@@ -224,7 +217,7 @@ def test_two_crashes_in_a_row_within_a_minute_of_each_start_hold(
     known, cause, decision, before_s, is_quick, holds
 ):
     fields = {"cause": cause, "decision": decision, "start": 100.0, "stop": 100.0 + before_s}
-    ending = dataclasses.replace(ended(**known), is_quick=is_quick)
+    ending = ended(is_quick=is_quick, **known)
     decided = decide(ending, history_of(parsed([run_files.attempt(**fields)])))
     assert ("two attempts in a row crashed" in decided.reason) == holds
     assert (decided.action is Action.HOLD) == holds
@@ -247,6 +240,5 @@ UNSAVED = [
 @pytest.mark.parametrize(("known", "is_killed", "words", "kind"), UNSAVED)
 def test_a_stop_that_saved_nothing_has_the_reason(known, is_killed, words, kind):
     silent = {"b": None} if is_killed else {}
-    ending = dataclasses.replace(ended(**known), saves_steps=True, silent=silent)
-    decision = decide(ending, FRESH)
+    decision = decide(ended(saves_steps=True, silent=silent, **known), FRESH)
     assert decision.reason.endswith(words) and decision.kind is kind
