@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # typed NAME: what stands on make's command line; a variable of the environment does not count.
 typed = $(if $(filter command,$(origin $(1))),$($(1)))
 # An active environment with torch is used and not changed; otherwise .venv, made from the lock.
-# PYTHON=python3.13 or TORCH=2.14.1 makes one of its own, by that Python, with that torch.
+# PYTHON=python3.13 or TORCH=2.15.0 makes one of its own, by that Python, with that torch.
 KIT_OWN := $(addprefix -,$(subst /,-,$(call typed,PYTHON)))$(addprefix -torch-,$(call typed,TORCH))
 ifneq ($(if $(KIT_OWN),,$(VIRTUAL_ENV)$(CONDA_PREFIX)),)
 FIND_TORCH := import importlib.util as u; exit(not u.find_spec("torch"))
@@ -44,7 +44,7 @@ test-fast: $(READY_DEV) ## Unit tests without the long ones, and one local run [
 	@$(PYTEST) $(COVER) -m "not slow and not fault and not long" $(ONE_RUN) tests/plugins tests/core tests/repository $(call typed,FLAGS)
 COVER = $(if $(call typed,COVERAGE),--cov)
 ONE_RUN := tests/local/test_local.py::test_a_run_completes_and_says_how_well
-test-here: $(READY_DEV) ## The tests that need no Slurm [PYTHON=python3.13] [TORCH=2.14.1]
+test-here: $(READY_DEV) ## The tests that need no Slurm [PYTHON=python3.13] [TORCH=2.15.0]
 	@$(PYTEST) tests/local tests/plugins tests/core tests/repository $(call typed,FLAGS)
 test-on-slurm: $(READY_DEV) ## The tests on a real Slurm, which they start (root) [SLURM=26.05] [SITE=1]
 	@$(ON_SLURM) $(PYTEST) tests/slurm $(call typed,FLAGS)
