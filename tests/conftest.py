@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Generator
@@ -16,6 +17,8 @@ from slurm_job_kit.jobs.plugins import PLUGINS
 _STARTED = time.monotonic()
 _LONG = ("slow", "fault")
 os.environ["KIT_SITE"] = ""  # no test reads the site file of who runs it
+# In the background, as by `make test &`, a shell lets its programs ignore Ctrl-C, and they theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

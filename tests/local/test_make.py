@@ -52,9 +52,7 @@ def make(tmp_path):
 def test_ctrl_c_before_an_agent_can_note_it_is_no_crash_nor_an_error_of_make(make, tmp_path):
     config = tmp_path / "slow.yaml"
     config.write_text("name: slow\nlaunch: {command_prefix: [bash, -c, exec sleep 60]}\n")
-    # In the background, as by `make test &`, a shell lets its programs ignore SIGINT.
-    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    submit = make.start("submit", f"CONFIG={config}", LOCAL, start_new_session=True, **heard)
+    submit = make.start("submit", f"CONFIG={config}", LOCAL, start_new_session=True)
     wait_for((make.root / "slow/latest/attempt-1/plan.json").exists, "no attempt")
     os.killpg(submit.pid, signal.SIGINT)  # as a terminal does
     status, _, stderr = make.end(submit)
