@@ -17,7 +17,7 @@ from slurm_job_kit.jobs.plugins import PLUGINS
 _STARTED = time.monotonic()
 _LONG = ("slow", "fault")
 os.environ["KIT_SITE"] = ""  # no test reads the site file of who runs it
-# In the background, as by `make test &`, a shell lets its programs ignore Ctrl-C, and they theirs.
+# `make test &` in a script ignores Ctrl-C, and so would each program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

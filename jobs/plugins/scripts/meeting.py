@@ -3,7 +3,7 @@
     python -m jobs.plugins.scripts.meeting TORCHRUN OPTIONS...
 
 Ranks meet at the store of MASTER_ADDR, in the torchrun of global rank 0. Its end is after that of
-all ranks: torchrun waits for them. All that is replaced is torchrun's own (torch 2.11 to 2.13).
+all ranks: torchrun waits for them. All that is replaced is torchrun's own (torch 2.10 to 2.15).
 """
 
 import importlib

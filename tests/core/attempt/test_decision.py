@@ -41,7 +41,7 @@ def ended(**known):
 
 TERM, USR1 = ("SIGTERM",), ("SIGUSR1",)
 
-# facts that differ from NOTHING -> action, cause
+# the arguments of ended() -> action, cause
 TABLE = [
     # A complete run is done in any state that Slurm shows.
     ({"outcome": "completed"}, "done", "completed"),
@@ -107,7 +107,7 @@ TABLE = [
     ({"unreachable_nodes": ("b",), "kind": Kind.HANG}, "requeue", "node"),
     ({"unreachable_nodes": ("b",), "signals": TERM}, "requeue", "manual_stop"),
     ({"unreachable_nodes": ("b",), "job_state": "CANCELLED"}, "cancel", "cancelled"),
-    # Slurm gave the retry no step. A shorter attempt, or one outside a job, is a crash.
+    # Slurm gave the retry no step. A quick end is a crash, and one where Slurm does not answer.
     ({"got_no_step": True}, "requeue", "node"),
     ({"got_no_step": True, "can_requeue": False}, "successor", "node"),
     ({"got_no_step": True, "is_quick": True}, "retry", "crash"),

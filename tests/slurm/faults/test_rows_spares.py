@@ -72,8 +72,7 @@ def test_row_48_a_node_is_lost_and_fewer_go_on(row: Row, tmp_path: Path) -> None
     run.wait_for(run.attempts, "the end of the attempt", SLURM_NOTICES_S - 30)
     run.wait_for_step(12)
     assert harm_slurm.restarts(run) == 0
-    # Slurm may not have noticed yet that the idle n4 is gone. 26.05 makes no step in a job one of
-    # whose nodes does not answer, and ends that job when it notices; 22.05 was seen to do so once.
+    # Slurm may not know yet that n4 is gone; 26.05, and 22.05 once, made no step of a job with it.
     cluster.run("scontrol", "update", "NodeName=n4", "Reason=test", "State=DOWN")
     harm_slurm.begin_preemption(run, "--nodes=2", "--nodelist=n1,n3")
     harm_slurm.wait_for_restarts(run, 1)

@@ -11,6 +11,7 @@ import pytest
 from slurm_job_kit.jobs.base.files import read_json
 from slurm_job_kit.jobs.contract.checkpoint.manifest import manifest_text
 from slurm_job_kit.jobs.contract.checkpoint.names import MANIFEST
+from tests.core.run_files import answered
 
 from ..kit import REPOSITORY, Kit
 from . import harm_storage, oracles
@@ -46,8 +47,8 @@ def test_row_31_hostile_specs_run_nothing_and_write_nothing(row: Row, tmp_path: 
     config = tmp_path / "hostile.yaml"
     for what, text in REFUSED.items():
         config.write_bytes(text.encode("latin-1"))
-        done = row.kit.jobs("submit", config, check=False)
-        assert (done.returncode, done.stdout) == (2, ""), (what, done)
+        done = row.kit.jobs("submit", "--json", config, check=False)
+        assert done.returncode == 2 and answered(done.stdout)["error"], (what, done)
         assert done.stderr and "Traceback" not in done.stderr, (what, done.stderr)
         assert list(tmp_path.iterdir()) == [config], what
     assert_nothing_happened(row.kit)
