@@ -3,7 +3,7 @@
     python -m jobs.node.signed_torchrun OPTIONS...
 
 Its store accepts every client, and torchrun unpickles the state that it finds there. So each state
-is signed with the key of the attempt. torchrun has no other pickle (torch 2.11 to 2.13, 2.15).
+is signed with the key of the attempt. torchrun has no other pickle (torch 2.10 to 2.15).
 
 rehearse runs this file by its path: the Python of a training may be older, and have no kit.
 """
